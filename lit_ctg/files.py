@@ -10,10 +10,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import glob
-import hashlib
 import io
 import json
-import lzma
 import math
 import os
 import re
@@ -286,27 +284,22 @@ def check_regular(path: str | Path) -> None:
         raise UserError(f"{path} is {kind}, not a file: give a file")
 
 
-def write_samples(samples: Iterable[Mapping[str, Any]], path: Path, *, packed_from: float = math.inf) -> str:
-    """Write generated texts, one JSON object per line, whole or not at all; return the sha256 of the unpacked file.
+def write_samples(samples: Iterable[Mapping[str, Any]], path: Path) -> None:
+    """Write generated texts, one JSON object per line, whole or not at all.
 
-    Args:
-        samples: plain values by name.
-        path: of the file; if there is a packed one (``packed_path``), it goes.
-        packed_from: bytes from which on only the packed one is written.
+    Raises:
+        UserError: see ``write_atomic``.
     """
-    data = _encoded("".join(json.dumps(named_floats(s), ensure_ascii=False) + "\n" for s in samples), path)
-    if len(data) < packed_from:
-        write_atomic(path, data)
-        packed_path(path).unlink(missing_ok=True)
-    else:
-        write_atomic(packed_path(path), lzma.compress(data))
-        path.unlink(missing_ok=True)
-    return hashlib.sha256(data).hexdigest()
+    write_atomic(path, sample_lines(samples, path))
 
 
-def packed_path(samples: Path) -> Path:
-    """Return where texts lie that are packed."""
-    return samples.with_name(f"{samples.name}.xz")
+def sample_lines(samples: Iterable[Mapping[str, Any]], path: Path) -> bytes:
+    """Return generated texts (plain values by name) as a file at ``path`` is to hold them.
+
+    Raises:
+        UserError: text that UTF-8 cannot encode.
+    """
+    return _encoded("".join(json.dumps(named_floats(each), ensure_ascii=False) + "\n" for each in samples), path)
 
 
 # a compressed file may unpack to this many bytes, or to this many times its size: text packs to a tenth or so

@@ -50,7 +50,7 @@ from lit_ctg.field.export import _places
 from lit_ctg.field.page import report as field_report
 from lit_ctg.field.tune import make_gpt2, make_tokenizer
 from lit_ctg.files import files_in
-from lit_ctg.results.record import RunRecord, collect, load_records, write_record
+from lit_ctg.results.record import RunRecord, load_records, write_record
 from lit_ctg.run.checkpoint import Checkpoint
 from lit_ctg.run.directory import CHECKPOINT
 from lit_ctg.run.export import write_bundle
@@ -192,31 +192,20 @@ def bomb(monkeypatch: pytest.MonkeyPatch) -> bytes:
     return b" " * 2**22
 
 
-@pytest.mark.parametrize("name", ["run/samples.jsonl.xz", "results.tar.xz"])
-def test_packed_texts_cannot_fill_the_memory(tmp_path: Path, bomb: bytes, name: str) -> None:
-    path = tmp_path / name
-    if name == "results.tar.xz":
-        with tarfile.open(path, "w:xz") as archive:
-            member = tarfile.TarInfo("a.samples.jsonl")
-            member.size = len(bomb)
-            archive.addfile(member, io.BytesIO(bomb))
-    else:
-        write_record(run_record(), path.with_name("run.json"))
-        path.write_bytes(lzma.compress(bomb))
-    with pytest.raises(UserError, match=rf"{name} unpacks to more than"):
-        load_records([tmp_path / name.partition(".")[0].partition("/")[0]])
+def archive_of(folder: Path, members: dict[str, bytes]) -> Path:
+    """Return an archive of records with these members."""
+    path = folder / "main_corrected_small.tar.xz"
+    with tarfile.open(path, "w:xz") as archive:
+        for name, content in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return path
 
 
-@pytest.mark.parametrize("left", [b"", b'{"text": "of another run"}\n'])
-def test_a_record_without_its_texts_is_noticed(tmp_path: Path, run_cli, left: bytes) -> None:
-    (path,) = collect([run_record(samples=[{"text": "a text"}])], tmp_path)
-    texts = path.with_suffix(".samples.jsonl")
-    texts.write_bytes(left)
-    for words in (["verify", "paper=nslm", f"records={tmp_path}"], ["collect", f"records={tmp_path}", "out=x"]):
-        code, _, err = run_cli(*words)
-        assert code == 2 and str(path) in err and len(err.splitlines()) == 1
-    texts.unlink()
-    with pytest.raises(UserError, match="texts are missing or of another run"):
+def test_packed_texts_cannot_fill_the_memory(tmp_path: Path, bomb: bytes) -> None:
+    path = archive_of(tmp_path, {"main/corrected-small-seed0.samples.jsonl": bomb})
+    with pytest.raises(UserError, match=rf"{path.name} unpacks to more than"):
         load_records([tmp_path])
 
 
@@ -236,6 +225,23 @@ def test_a_record_of_another_shape_is_not_verified(tmp_path: Path, run_cli, chan
         assert code == 0 and "0 numbers recomputed" in out
     else:
         assert code == 2 and "run.json" in err and "Traceback" not in err and len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", ["../../main/run.json", "/etc/run.json", "a/b/c", "a"])
+def test_an_archive_names_no_place_outside_itself(tmp_path: Path, name: str) -> None:
+    path = archive_of(tmp_path, {name: b"{}"})
+    with pytest.raises(UserError, match=path.name):
+        load_records([path])
+
+
+def test_an_archive_holds_no_links(tmp_path: Path) -> None:
+    path = tmp_path / "main_corrected_small.tar.xz"
+    with tarfile.open(path, "w:xz") as archive:
+        member = tarfile.TarInfo("main/corrected-small-seed0.json")
+        member.type, member.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        archive.addfile(member)
+    with pytest.raises(UserError, match=rf"{path.name} is not an archive of run records"):
+        load_records([path])
 
 
 # ---- manifests ------------------------------------------------------------------------------------------------------

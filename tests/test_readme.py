@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from lit_ctg.results.record import load_records
+from tests.committed import records_of
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -33,12 +35,11 @@ def test_every_command_of_the_use_section_in_order(run_cli, tmp_path: Path) -> N
 
 
 def test_texts_of_runs_are_texts_of_committed_records() -> None:
-    results = ROOT / "experiments"
-    kept = (
-        results / "semantic_fusion/results/main/corrected-paper-seed111.samples.jsonl",
-        results / "control_code/results/transformer_scripts_l2_h512_neuron/as_published-paper-seed0.samples.jsonl",
-    )
-    rows = [json.loads(line) for path in kept for line in path.read_text(encoding="utf-8").splitlines()]
+    kept = [
+        *records_of("semantic_fusion", "main", "corrected"),
+        *records_of("control_code", "transformer_scripts_l2_h512_neuron", "as_published"),
+    ]
+    rows = [row for record in kept if record.seed in (0, 111) for row in record.samples]
     table = README[README.index("| run | control | text |") :].split("\n\n")[0].splitlines()[2:]
     assert len(table) == 5
     for line in table:
@@ -96,14 +97,13 @@ def test_the_rule_for_your_own_code_is_one_that_helps() -> None:
     assert found is not None
     rule, own = rf"nll/\w+/{found[1]}/{float(found[2]):g}_change", r"nll/\w+/graphmax/[\d.]+_change"
     seen: list[str] = []
-    for path in sorted((ROOT / "experiments/graphmax/results").glob("*/corrected-small-*.json")):
-        metrics = json.loads(path.read_text(encoding="utf-8"))["metrics"]
-        for name, metric in metrics.items():
+    for record in load_records((ROOT / "experiments/graphmax/records").glob("*_corrected_small.tar.xz")):
+        for name, metric in record.metrics.items():
             if re.fullmatch(rule, name):
-                assert metric["ci95"][1] < 0, (path.parent.name, name)
-                seen.append(path.parent.name)
-            if re.fullmatch(own, name) and path.parent.name != "fine_tune":
-                assert metric["ci95"][1] > 0, (path.parent.name, name)
+                assert metric["ci95"][1] < 0, (record.name, name)
+                seen.append(record.name)
+            if re.fullmatch(own, name) and record.name != "fine_tune":
+                assert metric["ci95"][1] > 0, (record.name, name)
     assert {"review", "in_domain_pretrained"} <= set(seen)
 
 

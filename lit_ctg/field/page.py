@@ -40,7 +40,7 @@ from lit_ctg.field.rank import (
 from lit_ctg.figure import Bar, BarGroup, Line, bar_chart, line_chart, sheet
 from lit_ctg.files import write_atomic
 from lit_ctg.numbers import format_value
-from lit_ctg.results.record import SIZES, RunRecord, load_records
+from lit_ctg.results.record import RECORDS, SIZES, RunRecord, load_records
 from lit_ctg.results.render import escape_markdown
 from lit_ctg.terminal import Console
 
@@ -111,7 +111,7 @@ def folders_of(records: str | None) -> list[Path]:
     if not places:
         places = [Path("outputs") / PAPER]
         if not places[0].is_dir():
-            places = [experiments_root() / PAPER / "results"]
+            places = [experiments_root() / PAPER / RECORDS]
     return places
 
 

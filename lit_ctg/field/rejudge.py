@@ -50,7 +50,7 @@ def rejudge(
     if root is not None and task is None:
         raise UserError("root= is the corpus of one task: give task=, too")
     places = folders_of(records)
-    if len(places) != 1:
+    if len(places) != 1 or not places[0].is_dir():
         raise UserError("field rejudge writes beside the records: give one folder with records=")
     found = load(records)
     size = next((each for each in reversed(SIZES) if any(record.size == each for record in found)), None)

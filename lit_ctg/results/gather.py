@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from lit_ctg.errors import UserError, did_you_mean
-from lit_ctg.results.record import REGIMES, SIZES, RunRecord, check_sources, load_records
+from lit_ctg.results.record import RECORDS, REGIMES, SIZES, RunRecord, check_sources, load_records
 from lit_ctg.results.rows import build_row, run_checks
 from lit_ctg.results.spec import NUMBERS, TableSpec, experiments_root, load_manifest, load_specs, papers, read_printed
 from lit_ctg.results.table import COUNTS, CheckResult, RecordPool, Results, Row, Table, has_margin
@@ -55,7 +55,7 @@ def results_for(
     if paper not in papers(root):
         raise UserError(f"no paper '{paper}' in {root}{did_you_mean(paper, papers(root))}")
     manifest = load_manifest(root, paper)
-    committed = root / paper / "results"
+    committed = root / paper / RECORDS
     if record_dirs is None:
         records, origin = _own_or_committed(paper, committed, size, known)
     else:

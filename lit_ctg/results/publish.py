@@ -17,7 +17,7 @@ from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.files import write_atomic
 from lit_ctg.results.figure import HEADLINE, headline_picture
 from lit_ctg.results.gather import AUTO, all_results, gather
-from lit_ctg.results.record import REGIMES, RunRecord, check_no_input, check_plain
+from lit_ctg.results.record import RECORDS, REGIMES, RunRecord, check_no_input, check_plain
 from lit_ctg.results.render import (
     NOT_APPLICABLE,
     REGIME_TITLES,
@@ -105,7 +105,7 @@ def readme_section(root: Path) -> str:
     found, left_out = [], []
     for name in papers(root):
         try:
-            sizes = all_results(name, root, [root / name / "results"], AUTO)
+            sizes = all_results(name, root, [root / name / RECORDS], AUTO)
             headline = _headline(sizes)
         except UserError as error:
             left_out.append(f"\n{name}: left out: {escape_markdown(str(error))}")

@@ -8,7 +8,9 @@ non-finite number in the configuration as its name. Epochs in ``history`` count 
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
+import io
 import json
 import lzma
 import math
@@ -16,14 +18,14 @@ import platform
 import re
 import subprocess
 import tarfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from lit_ctg.errors import UserError
-from lit_ctg.files import Unpacked, check_regular, named_floats, packed_path, plain_name, write_atomic, write_samples
+from lit_ctg.files import Unpacked, check_regular, locked, named_floats, plain_name, sample_lines, write_atomic
 
 SCHEMA_VERSION = 1
 REGIMES = ("as_published", "corrected")
@@ -31,9 +33,8 @@ SIZES = ("smoke", "small", "paper")
 # DIVERGED is a result too: the run ended where its numbers stopped being finite, and would do so again
 STATUSES = ("DONE", "DIVERGED", "FAILED")
 DIRECTIONS = ("lower", "higher", "none")
-ARCHIVED = ".tar.xz"  # what hatch_build.py adds to a folder's name
-PACKED_FROM = 2**18  # bytes: committed texts of this size or more are packed, to a sixth or so
-MOST_UNPACKED = 2**30  # bytes of packed texts, or of an archive of records
+RECORDS = "records"  # a paper's folder of committed records, packed by family, regime and size
+MOST_UNPACKED = 2**30  # bytes of an archive of records
 
 _TEXT, _COUNT, _NUMBER = (str,), (int,), (int, float)
 _MAYBE = type(None)
@@ -72,6 +73,8 @@ _ONE_A_LINE = ("config", "metrics", "history", "samples")
 
 # a record in a run directory, or a committed one named after its regime, size and seed
 _RECORD_NAME = re.compile(r"run\.json|(?P<regime>[a-z_]+)-(?P<size>[a-z]+)-seed(?P<seed>\d+)\.json")
+
+_ARCHIVE_NAME = re.compile(rf".+_({'|'.join(REGIMES)})_({'|'.join(SIZES)})\.tar\.xz", re.DOTALL)
 
 # keys of the configuration (dotted, from the root) that do not change what a training run computes
 HASH_IGNORED = (
@@ -113,10 +116,9 @@ class RunRecord:
 
     ``metrics`` holds ``{name: {value, unit, direction, n, ci95, version}}`` with plain Python values, ``history``
     ``{name: [[epoch, value], ...]}``, ``samples`` dicts with at least ``text``. In the file every field is required
-    (null where the type allows) except ``samples``, ``samples_sha256``, the checksum of the texts that ``collect`` put
-    beside it, and ``corpus``, the checksums of its data and of weights that it was given; ``source``, the file it was
-    read from, is not in it. A DIVERGED run says in ``error`` what was not finite and
-    when; the numbers that it has are kept.
+    (null where the type allows) except ``samples`` and ``corpus``, the checksums of its data and of weights that it was
+    given; ``source``, the file it was read from (below its archive if it is packed), is not in it. A DIVERGED run says
+    in ``error`` what was not finite and when; the numbers that it has are kept.
     """
 
     paper: str
@@ -143,7 +145,6 @@ class RunRecord:
     metrics: dict[str, dict[str, Any]] = field(default_factory=dict)
     history: dict[str, list[list[float]]] = field(default_factory=dict)
     samples: list[dict[str, Any]] = field(default_factory=list)
-    samples_sha256: str | None = None
     corpus: dict[str, str] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION
     source: Path | None = None
@@ -162,8 +163,6 @@ class RunRecord:
                 data[key] = None
         if self.corpus:
             data["corpus"] = self.corpus
-        if self.samples_sha256 is not None:
-            data["samples_sha256"] = self.samples_sha256
         if self.samples:
             data["samples"] = named_floats(self.samples)
         return data
@@ -181,13 +180,22 @@ def write_record(record: RunRecord, path: Path) -> None:
     Raises:
         UserError: the record breaks its own schema, or the folder cannot be written.
     """
+    write_atomic(path, _written(record, path))
+
+
+def _written(record: RunRecord, path: Path) -> str:
+    """Return the text of a record that is to lie at ``path``.
+
+    Raises:
+        UserError: the record breaks its own schema.
+    """
     data = record.to_json()
     validate(data, str(path))
     for name, entry in data["metrics"].items():
         read_metric(entry, f"metrics.{name}", str(path))
     for name, points in data["history"].items():
         read_points(points, name, str(path))
-    write_atomic(path, laid_out(data))
+    return laid_out(data)
 
 
 def laid_out(data: Mapping[str, Any]) -> str:
@@ -221,21 +229,20 @@ def load_record(path: Path) -> RunRecord:
         raise UserError(f"no run record at {path}: pass a run.json or a folder that holds some") from None
     except (OSError, ValueError) as error:
         raise _no_record(path, error) from None
-    return _parse(text, path, lambda: _read_samples(_samples_path(path)), whole=True)
+    return _parse(text, path, _read_samples(_samples_path(path)))
 
 
 def _no_record(path: Path, error: Exception) -> UserError:
     return UserError(f"{path} is not a run record ({error}): delete it or run the job again")
 
 
-def _parse(text: str, path: Path, texts: Callable[[], str], *, whole: bool) -> RunRecord:
+def _parse(text: str, path: Path, texts: str) -> RunRecord:
     """Return the record written in ``text``.
 
     Args:
         text: the record.
         path: its place.
-        texts: reads the samples that lie beside it.
-        whole: they must be those that were collected with it.
+        texts: the samples that lie beside it.
     """
     where = str(path)
     try:
@@ -245,20 +252,12 @@ def _parse(text: str, path: Path, texts: Callable[[], str], *, whole: bool) -> R
     if isinstance(data, dict):
         data = _LATER | data
     validate(data, where)
-    samples, checksum = data.get("samples", []), data.get("samples_sha256")
-    if not samples:
-        beside = texts()
-        if whole and checksum is not None and hashlib.sha256(beside.encode()).hexdigest() != checksum:
-            raise UserError(f"{where}: its texts are missing or of another run: lit-ctg collect replace=true "
-                            "copies both again")  # fmt: skip
-        samples = _parse_samples(beside, _samples_path(path))
     record = RunRecord(
         **{key: data[key] for key in FIELDS if key not in ("metrics", "history")},
         metrics={name: read_metric(entry, f"metrics.{name}", where) for name, entry in data["metrics"].items()},
         history={name: read_points(points, name, where) for name, points in data["history"].items()},
         corpus=data.get("corpus", {}),
-        samples=samples,
-        samples_sha256=checksum,
+        samples=data.get("samples") or _parse_samples(texts, _samples_path(path)),
         source=path,
     )
     check_plain(record)
@@ -279,83 +278,121 @@ def check_sources(paths: Iterable[Path | str]) -> None:
         UserError: nothing is there, or a file of another kind.
     """
     for path in map(Path, paths):
-        if not path.is_dir() and not (path.is_file() and path.suffix == ".json"):
+        if not path.is_dir() and not (path.is_file() and _is_named(path)):
             raise UserError(f"no records at {path}: pass a run directory or a folder of them with records=")
 
 
 def check_no_input(out: Path | str) -> None:
-    """Refuse to write a table or page over a run's record, its texts or a paper's manifest, which nothing makes again.
+    """Refuse to write a table or page over a record, its texts, an archive or a manifest, which nothing makes again.
 
     Raises:
         UserError: such a file is there.
     """
     path = Path(out)
-    name = re.sub(r"\.samples\.jsonl(\.xz)?$", ".json", path.name)
-    inputs = _RECORD_NAME.fullmatch(name) or name in ("samples.jsonl", "paper.yaml")
+    name = re.sub(r"\.samples\.jsonl$", ".json", path.name)
+    inputs = _RECORD_NAME.fullmatch(name) or _is_archive(path) or name in ("samples.jsonl", "paper.yaml")
     if inputs and path.is_file():
         raise UserError(f"out={out} is a run's record or a paper's manifest, not written over: choose another file")
 
 
 def load_records(paths: Iterable[Path | str], known: dict[Path, RunRecord] | None = None) -> list[RunRecord]:
-    """Read all records in files and folders (searched to any depth; a missing folder has none).
+    """Read all records in files, archives and folders (searched to any depth; a missing folder has none).
 
-    Beside a folder may lie its archive (``results.tar.xz``), as in the wheel, with or without the folder: its records
-    count as if they were in the folder, unless the folder has one of that name. Records in ``known`` are not read
-    again; newly read ones are added to it.
+    A record in an archive has its place there: ``main_corrected_paper.tar.xz/main/corrected-paper-seed1.json``. Records
+    in ``known`` are not read again; newly read ones are added to it.
     """
     known = {} if known is None else known
     files: list[Path] = []
     named: set[Path] = set()
     for path in map(Path, paths):
-        if path.suffix == ".json" and not path.is_dir():
+        if not path.is_dir() and _is_named(path):
             files.append(path)
             named.add(path.resolve())
+        else:
+            found = (file for kind in ("*.json", "*.tar.xz") for file in path.rglob(kind))
+            files += sorted(file for file in found if _is_record(file.relative_to(path)) or _is_archive(file))
+    packed: dict[Path, list[Path]] = {}
+    for place in known:
+        packed.setdefault(place.parent.parent, []).append(place)
+    wanted: list[Path] = []
+    for file in dict.fromkeys(file.resolve() for file in files):
+        if _is_archive(file):
+            if file not in packed:
+                read = _read_archive(file)
+                known |= read
+                packed[file] = list(read)
+            wanted += packed[file]
             continue
-        own = [file for file in path.rglob("*.json") if _is_record(file.relative_to(path))] if path.is_dir() else []
-        if (archive := path.with_name(path.name + ARCHIVED)).is_file():
-            folder = path.resolve()
-            # what is known of the folder and is no file there came from the archive
-            packed = [place for place in known if place.is_relative_to(folder) and not place.is_file()]
-            if not packed:
-                loose = {file.relative_to(path) for file in own}
-                read = _read_archive(archive, folder)
-                packed = [place for place in read if place.relative_to(folder) not in loose]
-                known |= {place: read[place] for place in packed}
-            own = [*(folder / file.relative_to(path) for file in own), *packed]
-        files += sorted(own)
-    wanted = list(dict.fromkeys(file.resolve() for file in files))
-    for file in wanted:
         try:
             known[file] = known[file] if file in known else load_record(file)
+            wanted.append(file)
         except UserError:
             # a run that starts meanwhile puts the record of its folder aside
             if file in named or file.exists():
                 raise
-    return [known[file] for file in wanted if file in known]
+    return [known[place] for place in wanted]
 
 
-def _read_archive(archive: Path, folder: Path) -> dict[Path, RunRecord]:
-    """Return the records in an archive of ``folder``, by the place they had there.
+def _is_named(path: Path) -> bool:
+    """Say whether a path is of a file that may be a record, or several."""
+    return path.suffix == ".json" or _is_archive(path)
+
+
+def _is_archive(path: Path) -> bool:
+    return _ARCHIVE_NAME.fullmatch(path.name) is not None
+
+
+def _read_archive(archive: Path) -> dict[Path, RunRecord]:
+    """Return the records in an archive, by their places.
 
     Raises:
         UserError: the archive or a record in it is damaged; names the file.
     """
+    files = {archive / name: content for name, content in unpacked(archive).items()}
     try:
+        texts = {place: content.decode() for place, content in files.items()}
+    except ValueError as error:
+        raise UserError(f"{archive} is not an archive of run records ({error}): delete it") from None
+    places = sorted(place for place in texts if place.suffix == ".json" and _is_record(place.relative_to(archive)))
+    return {place: _parse(texts[place], place, texts.get(_samples_path(place), "")) for place in places}
+
+
+def unpacked(archive: Path) -> dict[str, bytes]:
+    """Return the files in an archive of records, ``<name>/<file>`` each.
+
+    Raises:
+        UserError: it is damaged or holds something else.
+    """
+    files = {}
+    try:
+        check_regular(archive)
         with (
             Unpacked(lzma.open(archive), archive, most=MOST_UNPACKED) as stream,
             tarfile.open(fileobj=stream, mode="r|", bufsize=2**20) as members,
         ):
-            files = ((member.name, members.extractfile(member)) for member in members if member.isfile())
-            texts = {folder / name: file.read().decode("utf-8") for name, file in files if file is not None}
+            for member in members:
+                file = members.extractfile(member) if member.isfile() else None
+                if file is None or member.name.count("/") != 1:
+                    raise ValueError(f"it holds {member.name!r}")
+                for part in member.name.split("/"):
+                    plain_name(part, f"{archive}: a name in it", "delete it")
+                files[member.name] = file.read()
+    except FileNotFoundError:
+        raise UserError(f"no archive of run records at {archive}") from None
     except (OSError, ValueError, EOFError, lzma.LZMAError, tarfile.TarError) as error:
-        raise UserError(f"{archive} is not an archive of run records ({error}): install the package again") from None
+        raise UserError(f"{archive} is not an archive of run records ({error}): delete it") from None
+    return files
 
-    def beside(path: Path) -> Callable[[], str]:
-        return lambda: texts.get(_samples_path(path), "")
 
-    places = sorted(path for path in texts if path.suffix == ".json" and _is_record(path.relative_to(folder)))
-    # the wheel leaves out texts that no table needs
-    return {path: _parse(texts[path], path, beside(path), whole=False) for path in places}
+def packed(files: Mapping[str, bytes]) -> bytes:
+    """Return an archive, the same bytes for the same files."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:xz", format=tarfile.PAX_FORMAT) as archive:
+        for name in sorted(files):
+            member = tarfile.TarInfo(name)
+            member.size = len(files[name])
+            archive.addfile(member, io.BytesIO(files[name]))
+    return packed.getvalue()
 
 
 def _is_record(path: Path) -> bool:
@@ -377,25 +414,15 @@ def _metric_to_json(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _samples_path(record: Path) -> Path:
-    """Return ``samples.jsonl`` in a run directory, or the name of a committed record with ``.samples.jsonl``.
-
-    Either may be packed (``packed_path``).
-    """
+    """Return ``samples.jsonl`` in a run directory, or the name of a committed record with ``.samples.jsonl``."""
     return record.with_name("samples.jsonl") if record.name == "run.json" else record.with_suffix(".samples.jsonl")
 
 
 def _read_samples(path: Path) -> str:
-    """Return the lines of the file or of its packed form; neither means no samples."""
-    packed = not path.is_file()
-    path = packed_path(path) if packed else path
-    if not path.is_file():
-        return ""
+    """Return the lines of the file; no file has none."""
     try:
-        if not packed:
-            return path.read_bytes().decode()
-        with Unpacked(lzma.open(path), path, most=MOST_UNPACKED) as stream:
-            return stream.readall().decode()
-    except (OSError, ValueError, EOFError, lzma.LZMAError) as error:
+        return path.read_bytes().decode() if path.is_file() else ""
+    except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read ({error}); delete the file") from None
 
 
@@ -427,7 +454,6 @@ def validate(data: Any, where: str) -> None:
         if key not in data:
             raise UserError(f"{where} is not a whole run record: field '{key}' is missing; run the job again")
         _check(data[key], types, key, where)
-    _check(data.get("samples_sha256"), (str, _MAYBE), "samples_sha256", where)
     if data["schema_version"] > SCHEMA_VERSION:
         raise UserError(f"{where}: schema_version {data['schema_version']} is newer than this package: update lit-ctg")
     for key, choices in _CHOICES.items():
@@ -506,13 +532,12 @@ def read_points(points: Any, name: str, where: str) -> list[list[float]]:
 
 
 def collect(records: list[RunRecord], root: Path, *, replace: bool = False) -> list[Path]:
-    """Copy finished runs into ``root``, for the repository's tables; return the new files.
+    """Copy finished runs into ``root``, for the repository's tables; return the places of the new records.
 
-    A record goes to ``<paper>/results/<name>/<regime>-<size>-seed<seed>.json``, its generated samples beside it, packed
-    (xz) from ``PACKED_FROM`` bytes; of several runs with one such name, the last started. An existing record stays
-    unless ``replace`` is set or it lacks the texts of the same run. The record is written last, with the checksum of
-    its texts, so that an interrupted ``collect`` is noticed and continued. Where the run wrote (``output_root``)
-    changes no result and may reveal somebody's folders: the copy says "outputs".
+    A record goes into the archive ``<paper>/records/<family>_<regime>_<size>.tar.xz`` as
+    ``<name>/<regime>-<size>-seed<seed>.json``, its generated samples beside it; of several runs with one such name, the
+    last started. An existing record stays unless ``replace`` is set. An archive is replaced whole or not at all. Where
+    the run wrote (``output_root``) changes no result and may reveal somebody's folders: the copy says "outputs".
 
     Args:
         records: read from run directories.
@@ -528,7 +553,7 @@ def collect(records: list[RunRecord], root: Path, *, replace: bool = False) -> l
         (record.paper, record.name, record.regime, record.size, record.seed): record
         for record in sorted(finished, key=lambda record: record.started_at)
     }
-    written = []
+    archives: dict[Path, list[RunRecord]] = {}
     # all of them before the first is copied
     for record in latest.values():
         if record.git.get("dirty") is None:
@@ -538,32 +563,35 @@ def collect(records: list[RunRecord], root: Path, *, replace: bool = False) -> l
                 f"{record.source}: made with uncommitted changes, so nobody could repeat it: commit, run again"
             )
         check_plain(record)
-    for record in latest.values():
-        name = f"{record.regime}-{record.size}-seed{record.seed}"
-        folder = root / record.paper / "results" / record.name
-        target = folder / f"{name}.json"
-        if target.exists() and not replace and _is_copied(record, target):
-            continue
-        samples, record.samples = record.samples, []
-        record.config["output_root"] = "outputs"
-        beside = _samples_path(target)
-        record.samples_sha256 = write_samples(samples, beside, packed_from=PACKED_FROM)
-        if not samples:
-            beside.unlink()
-        write_record(record, target)
-        written.append(target)
+        name = f"{family(record.paper, record.name)}_{record.regime}_{record.size}.tar.xz"
+        archives.setdefault(root / record.paper / RECORDS / name, []).append(record)
+    written = []
+    with locked(root / ".collect.lock"):
+        for archive, own in archives.items():
+            files = unpacked(archive) if archive.exists() else {}
+            new = {}
+            for record in own:
+                stem = f"{record.name}/{record.regime}-{record.size}-seed{record.seed}"
+                place = f"{stem}.json"
+                if place in files and not replace:
+                    continue
+                config = {**record.config, "output_root": "outputs"}
+                bare = dataclasses.replace(record, samples=[], config=config)
+                new[place] = _written(bare, archive / place).encode()
+                new[f"{stem}.samples.jsonl"] = sample_lines(record.samples, archive)
+                written.append(archive / place)
+            if new:
+                write_atomic(archive, packed({name: text for name, text in {**files, **new}.items() if text}))
     return written
 
 
-def _is_copied(record: RunRecord, target: Path) -> bool:
-    """Say whether the record at ``target`` is of another run, or of this one with its texts.
-
-    Raises:
-        UserError: the record there is damaged, or has the texts of another.
-    """
-    there = load_record(target)
-    another = (there.started_at, there.config_hash) != (record.started_at, record.config_hash)
-    return another or there.samples == record.samples
+def family(paper: str, name: str) -> str:
+    """Return what runs are packed with: of a paper, up to two leading words of their names; of the field, the task."""
+    if paper == "field":
+        return name.partition("-")[0]
+    first, _, rest = name.partition("_")
+    second = rest.partition("_")[0]
+    return f"{first}_{second}" if first.isalpha() and second.isalpha() else first
 
 
 def check_plain(record: RunRecord) -> None:

@@ -23,7 +23,7 @@ from lit_ctg.files import write_atomic
 from lit_ctg.results.figure import headline_picture, legend_for, panels_for, training_curves
 from lit_ctg.results.gather import ALL, AUTO, all_results, gather, twins
 from lit_ctg.results.publish import publish_dashboards, write_dashboards
-from lit_ctg.results.record import REGIMES, RunRecord, check_no_input
+from lit_ctg.results.record import RECORDS, REGIMES, RunRecord, check_no_input
 from lit_ctg.results.render import (
     NOT_APPLICABLE,
     REGIME_TITLES,
@@ -113,7 +113,7 @@ def parts(results: Sequence[Results], root: Path, size: str = AUTO) -> list[Part
     """
     found: list[list[Part]] = []
     for paper, group in itertools.groupby(results, key=lambda one: one.paper):
-        sizes, committed = list(group), root / paper / "results"
+        sizes, committed = list(group), root / paper / RECORDS
         own = [one for one in sizes if not _committed(one, committed)]
         others = [one for one in sizes if _committed(one, committed) and one.pool.records()]
         alone = len({one.paper for one in results}) == 1 and not own

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lit_ctg.errors import UserError, one_line
-from lit_ctg.results.record import RunRecord, check_sources, load_records
+from lit_ctg.results.record import RECORDS, RunRecord, check_sources, load_records
 from lit_ctg.results.spec import experiments_root, papers
 from lit_ctg.statistics import wilson_interval
 from lit_ctg.terminal import Console
@@ -189,9 +189,9 @@ def recompute_of(paper: str) -> Callable[[RunRecord], Iterator[Recomputed]] | No
 
 
 def folders_of(root: Path, paper: str) -> list[Path]:
-    """Return a paper's folders of committed records: its ``results``, and those of folders beside that one."""
+    """Return a paper's folders of committed records: its ``records``, and those of folders beside that one."""
     own = root / paper
-    return [own / "results", *sorted(path for path in own.glob("*/results") if path.is_dir())]
+    return [own / RECORDS, *sorted(path for path in own.glob(f"*/{RECORDS}") if path.is_dir())]
 
 
 def main(paper: str | None = None, records: Sequence[str | Path] | None = None, console: Console | None = None) -> int:

@@ -34,7 +34,7 @@ from lit_ctg.command import folders as folders_of
 from lit_ctg.command import settings
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.results.gather import OUTPUTS
-from lit_ctg.results.record import REGIMES, SIZES, RunRecord, check_sources, load_records
+from lit_ctg.results.record import RECORDS, REGIMES, SIZES, RunRecord, check_sources, load_records
 from lit_ctg.results.spec import MANIFEST, experiments_root, load_manifest, papers
 from lit_ctg.run.directory import FINAL
 from lit_ctg.terminal import Console
@@ -291,7 +291,7 @@ def record_folders(values: Mapping[str, str]) -> list[Path]:
     folders = [Path(folder) for folder in folders_of(values.get("records")) or ()]
     check_sources(folders)
     root, chosen = _chosen(values["paper"])
-    return folders or [*(root / paper / "results" for paper in chosen), Path(values["output_root"])]
+    return folders or [*(root / paper / RECORDS for paper in chosen), Path(values["output_root"])]
 
 
 def _chosen(paper: str) -> tuple[Path, list[str]]:

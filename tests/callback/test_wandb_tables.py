@@ -18,17 +18,14 @@ from lit_ctg.callback.wandb_tables import (
     record_tables,
     verdict_rows,
 )
-from lit_ctg.results.record import load_records
 from lit_ctg.results.spec import Printed, RowSpec, TableSpec
 from lit_ctg.results.table import Cell, Row, Table
 from lit_ctg.results.verdict import Verdict
-
-RESULTS = Path(__file__).resolve().parents[2] / "experiments" / "semantic_fusion" / "results"
+from tests.committed import records_of
 
 
 def record():
-    (found,) = load_records([RESULTS / "main" / "as_published-paper-seed111.json"])
-    return found
+    return records_of("semantic_fusion", "main", "as_published")[0]
 
 
 @pytest.fixture

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
-import shutil
 from io import StringIO
 from pathlib import Path
 
@@ -16,14 +14,15 @@ from scipy.stats import kendalltau
 from lit_ctg.errors import UserError
 from lit_ctg.field.page import report
 from lit_ctg.field.verify import recompute
-from lit_ctg.results.record import RunRecord, load_records
+from lit_ctg.results.record import RunRecord, load_records, write_record
 from lit_ctg.results.verify import Outcome, folders_of, main, recompute_of, verify
+from tests.committed import EXPERIMENTS, records_of
 
-RESULTS = Path(__file__).resolve().parents[2] / "experiments" / "field" / "results"
+FIELD = EXPERIMENTS / "field"
 
 
 def first(name: str) -> RunRecord:
-    return load_records([RESULTS / name / "corrected-small-seed0.json"])[0]
+    return records_of("field", name)[0]
 
 
 def outcome(record: RunRecord, **changes: object) -> Outcome:
@@ -33,15 +32,15 @@ def outcome(record: RunRecord, **changes: object) -> Outcome:
 @pytest.mark.long
 def test_committed_records_hold() -> None:
     assert recompute_of("field") is recompute
-    found = verify(load_records(folders_of(RESULTS.parents[1], "field")), recompute)
-    assert found.differences == () and found.records == len(list(RESULTS.parent.glob("**/results/*-*/*.json")))
+    found = verify(load_records(folders_of(EXPERIMENTS, "field")), recompute)
+    assert found.differences == () and found.records == 432
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("folder", ["", "held_out", "reviews", "truncated"])
 def test_committed_tables_are_those_of_the_records(folder: str, tmp_path: Path) -> None:
-    place = RESULTS.parent / folder
-    report(str(place / "results"), str(tmp_path), console=Console(file=StringIO()))
+    place = FIELD / folder
+    report(str(place / "records"), str(tmp_path), console=Console(file=StringIO()))
     assert (tmp_path / "tables.md").read_text(encoding="utf-8") == (place / "tables.md").read_text(encoding="utf-8")
 
 
@@ -52,13 +51,13 @@ def test_the_held_out_task_is_as_close_to_the_ranking_as_the_pages_say() -> None
         found = re.finditer(r"^\| (\w+) \| ([0-9.]+) \[", text, re.MULTILINE)
         return {row[1]: float(row[2]) for row in found}
 
-    tables = (RESULTS.parent / "tables.md").read_text(encoding="utf-8")
-    held_out = (RESULTS.parent / "held_out" / "tables.md").read_text(encoding="utf-8")
+    tables = (FIELD / "tables.md").read_text(encoding="utf-8")
+    held_out = (FIELD / "held_out" / "tables.md").read_text(encoding="utf-8")
     rank = first_numbers(tables.split("## Over tasks")[1].split("\n## ")[0])
     area = first_numbers(held_out.split("| method at strength")[0])
     assert len(rank) == len(area) == 19
     tau = kendalltau([rank[name] for name in area], [-value for value in area.values()]).statistic
-    for page in (RESULTS.parent / "README.md", RESULTS.parents[2] / "README.md"):
+    for page in (FIELD / "README.md", EXPERIMENTS.parent / "README.md"):
         said = re.findall(
             r"Kendall's tau (?:of the whole order|between the areas there)[^.]*? (\d\.\d\d)\b",
             page.read_text(encoding="utf-8"),
@@ -109,7 +108,8 @@ def test_rules_of_a_task_that_is_another_now_judge_nothing_again() -> None:
 
 def test_the_command_names_the_field(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     console = Console(file=StringIO(), width=200)
-    assert main("field", records=[RESULTS / "keywords-bare"], console=console) == 0
+    write_record(first("keywords-bare"), tmp_path / "run.json")
+    assert main("field", records=[tmp_path / "run.json"], console=console) == 0
     assert "field: 3 records" in console.file.getvalue() and " 0 differ" in console.file.getvalue()  # type: ignore[attr-defined]
     folder = tmp_path / "experiments" / "graphmax"
     folder.mkdir(parents=True)
@@ -122,20 +122,18 @@ def test_the_command_names_the_field(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_the_command_reads_every_folder_of_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A number changed in ``held_out/results`` is found; so it is where there is no ``results``."""
+    """A number changed in ``held_out/records`` is found; so it is where there is no ``records``."""
     paper, field = tmp_path / "experiments" / "graphmax", tmp_path / "experiments" / "field"
     paper.mkdir(parents=True)
     (paper / "paper.yaml").write_text("title: a paper\n", encoding="utf-8")
-    held_out, one = Path("held_out") / "results" / "news-bare", shutil.ignore_patterns("*-seed[1-9]*")
-    shutil.copytree(RESULTS.parent / held_out, field / held_out, ignore=one)
-    (record,) = field.rglob("corrected-*.json")
-    data = json.loads(record.read_text(encoding="utf-8"))
-    data["metrics"]["distinct_1@1"]["value"] += 0.1
-    record.write_text(json.dumps(data), encoding="utf-8")
+    record = records_of("field/held_out", "news-bare")[0]
+    record.metrics["distinct_1@1"]["value"] += 0.1
+    write_record(record, field / "held_out" / "records" / "news-bare" / "corrected-small-seed0.json")
     monkeypatch.chdir(tmp_path)
     console = Console(file=StringIO(), width=200)
     assert main("field", console=console) == 1
-    shutil.copytree(RESULTS / "keywords-bare", field / "results" / "keywords-bare", ignore=one)
+    other = field / "records" / "keywords-bare" / "corrected-small-seed0.json"
+    write_record(first("keywords-bare"), other)
     assert main("field", console=console) == 1
     alone, _, both, found = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert alone.startswith("field: 1 records") and both.startswith("field: 2 records") and " 1 differ" in both

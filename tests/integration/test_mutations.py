@@ -12,6 +12,8 @@ import pytest
 
 from lit_ctg import config
 from lit_ctg.config import compose, config_folder, experiments, plain
+from lit_ctg.results.record import laid_out
+from tests.committed import data_of, records_of
 
 QUICK = (
     "size=smoke",
@@ -226,8 +228,8 @@ def test_damaged_checkpoints(count: int, run_cli: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize("count", [20, pytest.param(100, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
 def test_damaged_records(count: int, run_cli: Any, tmp_path: Path) -> None:
     """A table over a damaged record names the file; a run beside it is neither lost nor skipped for it."""
-    source = next((Path(__file__).parents[2] / "experiments" / "semantic_fusion" / "results").rglob("*-seed*.json"))
-    whole, rng = source.read_bytes(), random.Random(count)
+    source = records_of("semantic_fusion", "main")[0]
+    whole, rng = laid_out(data_of(source)).encode(), random.Random(count)
     codes = []
     for number in range(count):
         record = tmp_path / str(number) / "run.json"

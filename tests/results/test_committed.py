@@ -10,33 +10,38 @@ from pathlib import Path
 import pytest
 
 from lit_ctg.config import compose, plain
-from lit_ctg.results.figure import pictures
+from lit_ctg.results.figure import HEADLINE, pictures
 from lit_ctg.results.gather import all_results
 from lit_ctg.results.publish import table_command
-from lit_ctg.results.record import PACKED_FROM, laid_out, load_records, without_modules
+from lit_ctg.results.record import RECORDS, family, laid_out, load_records, unpacked, without_modules
 from lit_ctg.results.spec import load_manifest
 from lit_ctg.results.table import _differences, _without_seeds, without_unread
 from lit_ctg.run.reproduce import load_groups
+from tests.committed import records_of
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = sorted(path.parent for path in (ROOT / "experiments").glob("*/results") if any(path.rglob("*.json")))
+FOLDERS = sorted(path.parent for path in (ROOT / "experiments").glob(f"*/{RECORDS}") if any(path.glob("*.tar.xz")))
 PAPERS = [folder for folder in FOLDERS if (folder / "paper.yaml").is_file()]  # the field is none
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
 def test_records_are_done_clean_and_named_after_themselves(folder: Path) -> None:
-    records = load_records([folder / "results"])
+    records = load_records([folder / RECORDS])
     assert records
     for record in records:
         assert record.status == "DONE" and record.paper == folder.name
         assert record.git["commit"] and record.git["dirty"] is False, record.source
-        named = f"{record.name}/{record.regime}-{record.size}-seed{record.seed}.json"
-        assert record.source.relative_to(folder.resolve() / "results").as_posix() == named
+        archive = f"{family(record.paper, record.name)}_{record.regime}_{record.size}.tar.xz"
+        named = f"{archive}/{record.name}/{record.regime}-{record.size}-seed{record.seed}.json"
+        assert record.source.relative_to(folder.resolve() / RECORDS).as_posix() == named
 
 
-def test_long_texts_are_packed() -> None:
-    texts = [path for path in (ROOT / "experiments").rglob("*.samples.jsonl*") if path.stat().st_size >= PACKED_FROM]
-    assert [path for path in texts if path.suffix != ".xz"] == []
+def record_texts() -> Iterator[tuple[str, str]]:
+    """Yield every committed record's file as text, with its place."""
+    for archive in sorted((ROOT / "experiments").rglob("*.tar.xz")):
+        for name, content in unpacked(archive).items():
+            if name.endswith(".json"):
+                yield f"{archive.relative_to(ROOT)}/{name}", content.decode()
 
 
 def strings(node: object) -> Iterator[str]:
@@ -50,12 +55,12 @@ def strings(node: object) -> Iterator[str]:
 
 def test_records_name_no_place_of_a_machine() -> None:
     """What lies elsewhere on another machine is given relative to where the command runs: ``local/...``."""
-    records = sorted((ROOT / "experiments").rglob("results/**/*.json"))
-    assert len(records) > 500
+    texts = dict(record_texts())
+    assert len(texts) > 500
     named = {
-        text: path.relative_to(ROOT)
-        for path in records
-        for text in strings(json.loads(path.read_text(encoding="utf-8")))
+        text: place
+        for place, content in texts.items()
+        for text in strings(json.loads(content))
         if Path(text).is_absolute() or text.startswith("~")
     }
     assert named == {}
@@ -82,7 +87,7 @@ def comparable(config: dict) -> object:
 def test_records_are_those_of_todays_configurations(folder: Path) -> None:
     """Else a run that somebody repeats would not be one of them, and a table would describe what nobody can run."""
     found: dict[tuple[str, str, str], list] = {}
-    for record in load_records([folder / "results"]):
+    for record in load_records([folder / RECORDS]):
         found.setdefault((record.name, record.regime, record.size), []).append(record)
     manifest = load_manifest(folder.parent, folder.name)
     groups = [group for size in manifest.runs for group in load_groups(folder.parent, folder.name, size)]
@@ -102,18 +107,17 @@ def test_records_are_those_of_todays_configurations(folder: Path) -> None:
 @pytest.mark.parametrize("folder", PAPERS, ids=lambda path: path.name)
 def test_tables_are_those_of_the_records(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    records = str(folder / "results")
+    records = str(folder / RECORDS)
     table_command(folder.name, size="all", format="md", records=[records], out="tables.md")
     written = (folder / "tables.md").read_text(encoding="utf-8")
     assert (tmp_path / "tables.md").read_text(encoding="utf-8") == written, "make tables brings them up to date"
 
 
 @pytest.mark.parametrize("folder", PAPERS, ids=lambda path: path.name)
-def test_figures_are_those_of_the_records(folder: Path) -> None:
-    results = all_results(folder.name, ROOT / "experiments", [folder / "results"], "auto")
+def test_the_figure_is_that_of_the_records(folder: Path) -> None:
+    results = all_results(folder.name, ROOT / "experiments", [folder / RECORDS], "auto")
     written = {path.name: path.read_text(encoding="utf-8") for path in (folder / "figures").iterdir()}
-    assert pictures(results) == written, "make tables brings them up to date"
-    assert "headline.svg" in written
+    assert written == {HEADLINE: pictures(results)[HEADLINE]}, "make tables brings it up to date"
 
 
 # decimals of two places and more; fewer would be found anywhere
@@ -156,16 +160,15 @@ def test_a_number_that_is_nowhere_is_found() -> None:
 
 
 def test_semantic_fusion_has_five_seeds_of_both_models_in_both_regimes() -> None:
-    folder = ROOT / "experiments" / "semantic_fusion" / "results"
     for name in ("main", "baseline"):
         for regime in ("as_published", "corrected"):
-            seeds = {json.loads(path.read_text())["seed"] for path in folder.glob(f"{name}/{regime}-paper-seed*.json")}
+            seeds = {record.seed for record in records_of("semantic_fusion", name, regime, "paper")}
             assert seeds >= {111, 112, 113, 114, 115}, (name, regime)
 
 
 def test_the_issue_of_the_published_set_up_is_met() -> None:
     """What the reference set-up gave (mean of at least five seeds), from the committed records."""
-    records = load_records([ROOT / "experiments" / "semantic_fusion" / "results"])
+    records = load_records([ROOT / "experiments" / "semantic_fusion" / RECORDS])
 
     def mean(name: str, metric: str, regime: str = "as_published") -> float:
         values = [r.metrics[metric]["value"] for r in records if (r.name, r.regime) == (name, regime)]
@@ -186,9 +189,5 @@ def test_the_issue_of_the_published_set_up_is_met() -> None:
 
 def test_records_have_one_metric_a_line() -> None:
     """Laid out by ``record.laid_out``: a diff shows the metric that changed, not a number between two others."""
-    # other judges' verdicts on the field's texts are no records
-    paths = [path for path in (ROOT / "experiments").glob("*/results/**/*.json") if path.parent.name != "judges"]
-    assert paths
-    for path in paths:
-        text = path.read_text(encoding="utf-8")
-        assert laid_out(json.loads(text)) == text, f"{path}: write it with write_record"
+    for place, text in record_texts():
+        assert laid_out(json.loads(text)) == text, f"{place}: write it with write_record"

@@ -21,6 +21,7 @@ from lit_ctg.results.spec import Printed, RowSpec, TableSpec
 from lit_ctg.results.table import Cell, RecordPool, Results, Row, Table
 from lit_ctg.results.verdict import IMPOSSIBLE, NOT_RUN, Verdict
 from lit_ctg.statistics import summarize
+from tests.committed import data_of, records_of
 
 PAPER = "semantic_fusion"
 ROOT = Path(__file__).resolve().parents[2] / "experiments"
@@ -214,7 +215,7 @@ def test_notes_say_by_what_rows_were_judged(make_record, tmp_path: Path) -> None
 
 def test_every_size_that_was_run_has_its_tables_except_smoke(make_record, tmp_path: Path, monkeypatch) -> None:
     root = tmp_path / "experiments"
-    shutil.copytree(ROOT / PAPER, root / PAPER, ignore=shutil.ignore_patterns("results"))
+    shutil.copytree(ROOT / PAPER, root / PAPER, ignore=shutil.ignore_patterns("records"))
     for size, status in (("smoke", "DONE"), ("small", "DONE"), ("paper", "FAILED")):
         record = make_record("main", "corrected", 7, size)
         record.status, record.error = status, None if status == "DONE" else "why"
@@ -248,12 +249,12 @@ def test_every_size_that_was_run_has_its_tables_except_smoke(make_record, tmp_pa
 
 def test_ones_own_smoke_runs_do_not_hide_the_committed_ones(make_record, tmp_path, monkeypatch) -> None:
     root = tmp_path / "experiments"
-    shutil.copytree(ROOT / PAPER, root / PAPER, ignore=shutil.ignore_patterns("results"))
+    shutil.copytree(ROOT / PAPER, root / PAPER, ignore=shutil.ignore_patterns("records"))
     monkeypatch.chdir(tmp_path)
     write_record(make_record("main", "corrected", 7, "smoke"), tmp_path / "outputs" / "smoke" / "run.json")
     alone = results_for(PAPER, root)
     assert alone.size == "smoke" and alone.origin == "your own runs in outputs (none are committed)"
-    committed = root / PAPER / "results" / "main" / "corrected-paper-seed8.json"
+    committed = root / PAPER / "records" / "main" / "corrected-paper-seed8.json"
     write_record(make_record("main", "corrected", 8, "paper"), committed)
     both = results_for(PAPER, root)
     assert (both.size, [record.seed for record in both.pool.records()]) == ("paper", [8])
@@ -270,7 +271,7 @@ def test_ones_own_smoke_runs_do_not_hide_the_committed_ones(make_record, tmp_pat
 
 
 def test_a_run_is_held_against_the_committed_one_of_its_seed(make_record, tmp_path: Path) -> None:
-    committed = tmp_path / "experiments" / PAPER / "results"
+    committed = tmp_path / "experiments" / PAPER / "records"
     for seed in (1, 2, 3):
         write_record(make_record("main", "corrected", seed), committed / "main" / f"corrected-paper-seed{seed}.json")
     own = [make_record("main", "corrected", seed) for seed in (1, 2, 9)]
@@ -379,7 +380,7 @@ def test_runs_that_differ_in_what_no_number_has_read_are_one_sample(make_record)
 
 def test_a_broken_paper_is_left_out_with_one_line(tmp_path: Path, write_records, monkeypatch) -> None:
     root = tmp_path / "experiments"
-    shutil.copytree(ROOT / PAPER, root / PAPER, ignore=shutil.ignore_patterns("results"))
+    shutil.copytree(ROOT / PAPER, root / PAPER, ignore=shutil.ignore_patterns("records"))
     for name, files in {"no_tables": {"paper.yaml": "title: x"}, "no_manifest": {"numbers.csv": "paper"},
                         "bad_yaml": {"paper.yaml": "title: [", "numbers.csv": "a"}}.items():  # fmt: skip
         (root / name).mkdir()
@@ -399,14 +400,12 @@ def test_a_broken_paper_is_left_out_with_one_line(tmp_path: Path, write_records,
 def test_a_fresh_run_is_held_against_the_committed_one_of_its_seed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    committed = ROOT / PAPER / "results" / "main" / "corrected-paper-seed111.json"
+    data = data_of(records_of(PAPER, "main")[0])
     folder = tmp_path / "outputs" / "main"
     folder.mkdir(parents=True)
-    text = committed.read_text(encoding="utf-8")
-    (folder / "run.json").write_text(text, encoding="utf-8")
+    (folder / "run.json").write_text(json.dumps(data), encoding="utf-8")
     note = results_for(PAPER, record_dirs=[tmp_path / "outputs"]).notes[1]
     assert note.startswith("1 of 1 runs have a committed one of the same seed beside them: all ")
-    data = json.loads(text)
     data["metrics"]["val/perplexity"]["value"] *= 1.1
     (folder / "run.json").write_text(json.dumps(data), encoding="utf-8")
     note = results_for(PAPER, record_dirs=[tmp_path / "outputs"]).notes[1]

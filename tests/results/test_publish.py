@@ -65,7 +65,7 @@ def test_a_number_is_that_of_its_table() -> None:
 def copy(tmp_path: Path) -> Path:
     """A paper without any records."""
     root = tmp_path / "experiments"
-    skip = shutil.ignore_patterns("results")
+    skip = shutil.ignore_patterns("records")
     shutil.copytree(EXPERIMENTS / "semantic_fusion", root / "semantic_fusion", ignore=skip)
     return root
 
@@ -151,10 +151,10 @@ def papers_of_ours(tmp_path: Path, make_record) -> Path:
         record = make_record("main", "corrected", 1, size)
         entry = record.metrics["val/perplexity"]
         record.paper, record.metrics = "mine", {name: {**entry, "value": value} for name, value in values.items()}
-        write_record(record, root / "mine" / "results" / "main" / f"corrected-{size}-seed1.json")
+        write_record(record, root / "mine" / "records" / "main" / f"corrected-{size}-seed1.json")
     counted = make_record("counts_main", "corrected", 1, "paper")
     counted.paper = "mine"
-    write_record(counted, root / "mine" / "results" / "counts_main" / "corrected-paper-seed1.json")
+    write_record(counted, root / "mine" / "records" / "counts_main" / "corrected-paper-seed1.json")
     return root
 
 
@@ -176,7 +176,7 @@ def test_a_headline_s_row_is_of_the_largest_size_that_was_run(papers_of_ours: Pa
     assert rows[0][3].startswith("2.0") and rows[0][3].endswith("(size paper) |")
     assert rows[1][3].startswith("6.0") and rows[1][3].endswith("(size small) |")
     assert rows[2][3] == "not run |"
-    (papers_of_ours / "mine" / "results" / "main" / "corrected-small-seed1.json").unlink()
+    (papers_of_ours / "mine" / "records" / "main" / "corrected-small-seed1.json").unlink()
     assert "(size " not in readme_section(papers_of_ours), "of one size it needs not be said"
 
 
@@ -351,7 +351,7 @@ def test_the_command_writes_a_file_a_run(tmp_path: Path, write_records, monkeypa
 
 @pytest.mark.long
 def test_workspace_shows_curves_and_tables() -> None:
-    results = results_for(PAPER, record_dirs=[EXPERIMENTS / PAPER / "results"])  # whatever lies in outputs/
+    results = results_for(PAPER, record_dirs=[EXPERIMENTS / PAPER / "records"])  # whatever lies in outputs/
     data = json.loads(serialised(workspace(results, "me", "ours")))
     assert (data["entity"], data["project"]) == ("me", "ours")
     text = json.dumps(data)
@@ -363,7 +363,7 @@ def test_workspace_shows_curves_and_tables() -> None:
 
 
 def test_report_holds_every_table_and_number() -> None:
-    results = results_for(PAPER, record_dirs=[EXPERIMENTS / PAPER / "results"])  # whatever lies in outputs/
+    results = results_for(PAPER, record_dirs=[EXPERIMENTS / PAPER / "records"])  # whatever lies in outputs/
     text = serialised(wandb_report(results, "me", "ours"))
     for table in results.tables:
         assert table.title.split(":")[0] in text

@@ -3,10 +3,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import shutil
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -17,11 +15,11 @@ from lit_ctg.files import write_samples
 from lit_ctg.results import record as module
 from lit_ctg.results.record import (
     HASH_IGNORED,
-    PACKED_FROM,
     RunRecord,
     collect,
     config_hash,
     environment,
+    family,
     laid_out,
     load_record,
     load_records,
@@ -169,13 +167,13 @@ def test_a_crash_while_writing_keeps_the_old_record(tmp_path: Path, monkeypatch:
 
 def test_folders_are_searched_for_records_only(tmp_path: Path) -> None:
     write_record(simple_record(), tmp_path / "outputs" / "a" / "run.json")
-    write_record(simple_record(seed=7), tmp_path / "results" / "main" / "corrected-smoke-seed7.json")
+    write_record(simple_record(seed=7), tmp_path / "records" / "main" / "corrected-smoke-seed7.json")
     write_record(simple_record(seed=9), tmp_path / "outputs" / "evaluate" / "a" / "run.json")
     (tmp_path / "outputs" / "a" / "run.failed-0.json").write_text("{")
     (tmp_path / "outputs" / "a" / "wandb-seed1.json").write_text("{")
     (tmp_path / "outputs" / "a" / "corrected-huge-seed1.json").write_text("{")
     (tmp_path / "outputs" / "a" / "other-smoke-seed1.json").write_text("{")
-    records = load_records([tmp_path / "outputs", tmp_path / "results", tmp_path / "missing"])
+    records = load_records([tmp_path / "outputs", tmp_path / "records", tmp_path / "missing"])
     assert sorted(record.seed for record in records) == [0, 7]
     assert len(load_records([tmp_path / "outputs", tmp_path / "outputs" / "a"])) == 1, "one file, one record"
 
@@ -362,7 +360,7 @@ def test_a_run_of_uncommitted_code_is_refused_before_another_is_copied(
     record.git = {"commit": "c" * 40, "dirty": dirty}
     with pytest.raises(UserError, match=words):
         collect([good, record], tmp_path)
-    assert not list(tmp_path.rglob("*.json"))
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
 def test_a_record_that_goes_away_while_its_folder_is_read_is_left_out(
@@ -380,12 +378,13 @@ def test_a_record_that_goes_away_while_its_folder_is_read_is_left_out(
 def test_a_diverged_run_is_a_result_too_and_only_replace_writes_over_one(make_record, tmp_path: Path) -> None:
     record = make_record("main", "corrected", 7)
     record.status, record.error = "DIVERGED", "loss is nan"
-    (path,) = collect([record], tmp_path)
-    before = path.read_bytes()
-    assert load_record(path).error == "loss is nan"
+    (place,) = collect([record], tmp_path)
+    archive = place.parent.parent
+    before = archive.read_bytes()
+    assert load_records([archive])[0].error == "loss is nan"
     again = make_record("main", "corrected", 7)
-    assert collect([again], tmp_path) == [] and path.read_bytes() == before
-    assert collect([again], tmp_path, replace=True) == [path] and load_record(path).status == "DONE"
+    assert collect([again], tmp_path) == [] and archive.read_bytes() == before
+    assert collect([again], tmp_path, replace=True) == [place] and load_records([archive])[0].status == "DONE"
 
 
 @pytest.mark.parametrize("order", [1, -1])
@@ -396,66 +395,31 @@ def test_of_several_runs_the_last_started_is_copied_without_samples_of_another(
         record = make_record("main", "corrected", 7)
         return dataclasses.replace(record, started_at=f"2026-01-0{day}T00:00:00+00:00", **changes)
 
-    (path,) = collect([started(1)], tmp_path)
-    assert load_record(path).samples
+    (place,) = collect([started(1)], tmp_path)
+    assert load_records([tmp_path])[0].samples
     found = [started(1), started(2, samples=[]), started(3, status="FAILED", error="because")]
-    assert collect(found[::order], tmp_path, replace=True) == [path]
-    copied = load_record(path)
+    assert collect(found[::order], tmp_path, replace=True) == [place]
+    (copied,) = load_records([tmp_path])
     assert copied.started_at == found[1].started_at and copied.samples == []
 
 
-def test_long_texts_are_committed_packed_and_read_the_same(make_record, tmp_path: Path) -> None:
-    record = make_record("main", "corrected", 7)
-    long = [{"text": f"{number} – the meal", "nats": 1.5, "target": "x" * 80} for number in range(PACKED_FROM // 100)]
-    short, beside = record.samples, tmp_path / record.paper / "results" / "main" / "corrected-paper-seed7.samples.jsonl"
-    packed = beside.with_name(beside.name + ".xz")
-    for samples, own, other in ((short, beside, packed), (long, packed, beside), (short, beside, packed)):
-        (path,) = collect([dataclasses.replace(record, samples=samples)], tmp_path, replace=True)
-        assert own.is_file() and not other.exists()
-        assert load_record(path).samples == samples
-    collect([dataclasses.replace(record, samples=long)], tmp_path, replace=True)
-    assert packed.stat().st_size < PACKED_FROM / 4
-    packed.write_bytes(packed.read_bytes()[:1000])
-    with pytest.raises(UserError, match=r"samples\.jsonl\.xz cannot be read"):
-        load_record(path)
-    collect([dataclasses.replace(record, samples=[])], tmp_path, replace=True)
-    assert not packed.exists() and load_record(path).samples == []
-
-
-@pytest.mark.parametrize("replace", [False, True])
-@pytest.mark.parametrize("stopped", ["write_samples", "write_record"])
-def test_an_interrupted_collect_is_continued(
-    replace: bool, stopped: str, make_record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_interrupted_collect_leaves_the_old_archive(
+    make_record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Never a record with the texts of another run, or without its own, that nothing notices."""
+    """A record and its texts are replaced together or not at all."""
+    old = dataclasses.replace(make_record("main", "corrected", 7), samples=[{"text": "old"}])
+    (place,) = collect([old], tmp_path)
+    before = place.parent.parent.read_bytes()
 
-    def interrupt(*_: object, **__: object) -> None:
+    def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    old = dataclasses.replace(make_record("main", "corrected", 7), started_at="2025-01-01T00:00:00+00:00")
-    old = dataclasses.replace(old, samples=[{"text": "old"}])
-    if replace:
-        collect([old], tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(module, stopped, interrupt)
+        patch.setattr("os.replace", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            collect([make_record("main", "corrected", 7)], tmp_path, replace=replace)
-    record = make_record("main", "corrected", 7)
-    if replace and stopped == "write_record":
-        with pytest.raises(UserError, match="collect replace=true"):
-            collect([record], tmp_path)
-    assert len(collect([record], tmp_path, replace=replace)) == 1
-    (there,) = load_records([tmp_path])
-    assert (there.started_at, there.samples) == (record.started_at, make_record("main", "corrected", 7).samples)
-
-
-def test_a_record_that_an_older_version_left_without_texts_gets_them(make_record, tmp_path: Path) -> None:
-    (path,) = collect([make_record("main", "corrected", 7)], tmp_path)
-    write_record(dataclasses.replace(load_record(path), samples=[], samples_sha256=None), path)
-    path.with_suffix(".samples.jsonl").unlink()
-    assert load_record(path).samples == []
-    assert collect([make_record("main", "corrected", 7)], tmp_path) == [path] and load_record(path).samples
-    assert collect([make_record("main", "corrected", 7)], tmp_path) == []
+            collect([make_record("main", "corrected", 7)], tmp_path, replace=True)
+    assert place.parent.parent.read_bytes() == before
+    assert [path.name for path in place.parent.parent.parent.iterdir()] == [place.parent.parent.name]
 
 
 @pytest.mark.parametrize(("field", "value"), [("name", "../../x"), ("paper", ".."), ("name", "a/b"), ("name", "/etc")])
@@ -465,59 +429,62 @@ def test_a_record_cannot_say_that_it_belongs_elsewhere(field: str, value: str, m
     setattr(record, field, value)
     with pytest.raises(UserError, match="not a plain name"):
         collect([record], tmp_path / "deep" / "experiments")
-    assert not list(tmp_path.rglob("*.json"))
+    assert not list(tmp_path.rglob("*"))
 
 
-def test_an_archive_stands_for_its_folder(make_record, tmp_path: Path) -> None:
-    """``hatch_build.py`` packs ``results/`` into ``results.tar.xz``: same records, texts and places."""
-    results = tmp_path / "results"
-    for seed in (7, 8):
-        record = make_record("main", "corrected", seed)
-        record.git = {"commit": "c" * 40, "dirty": False}
-        write_record(record, results / "main" / f"corrected-paper-seed{seed}.json")
-    folder = load_records([results])
-    with tarfile.open(tmp_path / "results.tar.xz", "w:xz") as archive:
-        archive.add(results, ".")
-    shutil.rmtree(results)
+@pytest.mark.parametrize(
+    ("paper", "name", "packed_with"),
+    [
+        ("nslm", "main", "main"),
+        ("nslm", "numbers_grounded", "numbers_grounded"),
+        ("semantic_fusion", "baseline_uniformizer_050_long", "baseline_uniformizer"),
+        ("semantic_fusion", "factorial_g0a0u0c0", "factorial"),
+        ("idea_gate", "sweep_alpha0.25_k20_beta-2.0", "sweep"),
+        ("idea_gate", "window2", "window2"),
+        ("field", "numbers_and_places-idea_gate", "numbers_and_places"),
+    ],
+)
+def test_families_are_the_first_words_of_a_name(paper: str, name: str, packed_with: str) -> None:
+    assert family(paper, name) == packed_with
+
+
+def test_an_archive_holds_what_was_collected_and_the_same_runs_give_the_same_bytes(make_record, tmp_path: Path) -> None:
+    records = [make_record(name, "corrected", seed) for name in ("main", "long_baseline") for seed in (7, 8)]
+    for root, order in (("once", records), ("again", records[::-1])):
+        for record in order if root == "again" else [order]:
+            collect(record if isinstance(record, list) else [record], tmp_path / root)
+    once, again = (sorted((tmp_path / root).rglob("*.tar.xz")) for root in ("once", "again"))
+    assert [path.name for path in once] == ["long_baseline_corrected_paper.tar.xz", "main_corrected_paper.tar.xz"]
+    assert [path.read_bytes() for path in once] == [path.read_bytes() for path in again]
+    found = load_records([tmp_path / "once"])
+    assert [(each.name, each.seed, each.samples == records[0].samples) for each in found] == [
+        ("long_baseline", 7, True), ("long_baseline", 8, True), ("main", 7, True), ("main", 8, True)
+    ]  # fmt: skip
+    assert found[2].source == once[1].resolve() / "main" / "corrected-paper-seed7.json"
+    assert load_records([once[1]]) == found[2:], "an archive can be named"
+
+
+def test_an_archive_that_is_known_is_not_read_again(make_record, tmp_path: Path) -> None:
+    (place,) = collect([make_record("main", "corrected", 7)], tmp_path)
     known: dict[Path, RunRecord] = {}
-    assert folder and folder[0].samples and load_records([results], known) == folder
-    (tmp_path / "results.tar.xz").write_bytes(b"")
-    assert load_records([results], known) == folder, "what is known is not read again"
+    found = load_records([tmp_path], known)
+    place.parent.parent.write_bytes(b"")
+    assert load_records([tmp_path], known) == found and set(known) == {found[0].source}
 
 
-def test_beside_an_archive_a_record_in_its_folder_counts_and_the_rest_comes_from_the_archive(
-    make_record, tmp_path: Path
-) -> None:
-    """A run collected into an installed package; it is no matter which of them was read before."""
-    results = tmp_path / "results"
-    places = [results / "main" / f"corrected-paper-seed{seed}.json" for seed in (7, 8)]
-    for place, seed in zip(places, (7, 8), strict=True):
-        write_record(make_record("main", "corrected", seed), place)
-    with tarfile.open(tmp_path / "results.tar.xz", "w:xz") as archive:
-        archive.add(results, ".")
-    places[0].unlink()
-    again, new = make_record("main", "corrected", 8), results / "other" / "corrected-paper-seed1.json"
-    again.wall_time_s = 12345.0
-    write_record(again, places[1])
-    write_record(make_record("other", "corrected", 1), new)
-    for first in ([], [places[1]], [new, places[1]]):
-        known: dict[Path, RunRecord] = {}
-        assert len(load_records(first, known)) == len(first)
-        found = load_records([results], known)
-        assert [record.source for record in found] == [*places, new]
-        assert [record.wall_time_s == 12345.0 for record in found] == [False, True, False]
-        assert set(known) == {*places, new} and load_records([results], known) == found
-    (tmp_path / "results.tar.xz").write_bytes(b"")
-    assert load_records([results], known) == found, "what is known is not read again"
+def test_loose_records_count_beside_archives(make_record, tmp_path: Path) -> None:
+    collect([make_record("main", "corrected", 7)], tmp_path)
+    folder = tmp_path / "semantic_fusion" / "records"
+    write_record(make_record("main", "corrected", 8), folder / "main" / "corrected-paper-seed8.json")
+    (folder / "notes.tar.xz").write_bytes(b"not an archive of records by its name")
+    assert [record.seed for record in load_records([tmp_path])] == [8, 7]
 
 
 @pytest.mark.parametrize("keep", [0, 30, 200])
 def test_a_damaged_archive_ends_in_one_line(keep: int, make_record, tmp_path: Path) -> None:
-    write_record(make_record("main", "corrected", 7), tmp_path / "results" / "main" / "corrected-paper-seed7.json")
-    packed = tmp_path / "results.tar.xz"
-    with tarfile.open(packed, "w:xz") as archive:
-        archive.add(tmp_path / "results", ".")
-    packed.write_bytes(packed.read_bytes()[:keep])
-    shutil.rmtree(tmp_path / "results")
-    with pytest.raises(UserError, match=r"results\.tar\.xz is not an archive of run records"):
-        load_records([tmp_path / "results"])
+    (place,) = collect([make_record("main", "corrected", 7)], tmp_path)
+    archive = place.parent.parent
+    archive.write_bytes(archive.read_bytes()[:keep])
+    for found in (lambda: load_records([tmp_path]), lambda: collect([make_record("main", "corrected", 8)], tmp_path)):
+        with pytest.raises(UserError, match=r"main_corrected_paper\.tar\.xz is not an archive of run records"):
+            found()

@@ -15,7 +15,7 @@ from rich.console import Console
 from lit_ctg.errors import UserError
 from lit_ctg.results import report
 from lit_ctg.results.gather import gather
-from lit_ctg.results.record import load_records, write_record
+from lit_ctg.results.record import write_record
 from lit_ctg.results.render import REGIME_TITLES
 from lit_ctg.results.report import Part, main, parts, write_report
 from lit_ctg.results.report import page as page_of
@@ -32,6 +32,7 @@ from lit_ctg.results.verdict import (
     Margin,
     Verdict,
 )
+from tests.committed import records_of
 from tests.results.conftest import SEEDS, build_record, full_cell, row_of, table_of
 
 PAPER = "semantic_fusion"
@@ -148,7 +149,7 @@ def test_answers_come_first_then_claims_then_folded_tables(page: str) -> None:
 
 @pytest.mark.long
 def test_own_runs_stand_beside_the_committed_ones_and_agree_or_not(tmp_path: Path) -> None:
-    (record,) = load_records([EXPERIMENTS / PAPER / "results" / "main" / "corrected-paper-seed111.json"])
+    record = records_of(PAPER, "main")[0]
     write_record(record, tmp_path / "run.json")
     text = write_report(tmp_path / "r.html", None, records=[tmp_path], root=EXPERIMENTS).read_text(encoding="utf-8")
     assert re.search(
@@ -502,7 +503,7 @@ def papers(tmp_path: Path) -> Path:
     root = tmp_path / "experiments"
     for paper in ("bare", "mine", "other"):
         (root / paper / "tables").mkdir(parents=True)
-        (root / paper / "results").mkdir()
+        (root / paper / "records").mkdir()
         (root / paper / "paper.yaml").write_text(f"title: {paper}\n")
         (root / paper / "numbers.csv").write_text("paper,table,row,column,value,unit,note\n,1,a,x,2.0,,\n")
         row = "{label: A, metric: val/perplexity, regimes: [corrected]}"
@@ -514,7 +515,7 @@ def papers(tmp_path: Path) -> Path:
         write_record(record, folder / f"corrected-{size}-seed{seed}.json")
 
     for paper, size, seed in (("mine", "paper", 1), ("mine", "paper", 2), ("other", "paper", 1), ("other", "small", 1)):
-        run(paper, size, seed, root / paper / "results" / "main")
+        run(paper, size, seed, root / paper / "records" / "main")
     for size in ("paper", "small"):
         run("mine", size, 1, tmp_path / "own")
     return root
@@ -543,7 +544,7 @@ def test_ones_own_runs_go_first_each_paper_with_its_committed_ones(papers: Path)
     assert shown(papers, None, "paper") == [mine[0], mine[2], ("bare", "paper", committed, 0, [], 0), others[0]]
     # of one paper alone, only what is asked for
     assert shown(papers, "other") == [("other", "small", committed, 0, [], 0)]
-    assert shown(papers, "other", records="other/results") == others
+    assert shown(papers, "other", records="other/records") == others
     text = write_report(papers / "r.html", None, "small", [papers / ".." / "own"], papers).read_text(encoding="utf-8")
     assert re.findall(r'<article class="part answer paper-(\w+) size-small', text) == ["mine", "bare", "other"]
     (papers / "bare" / "paper.yaml").write_text("no: title\n")

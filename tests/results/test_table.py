@@ -141,11 +141,11 @@ def test_training_seeds_that_hide_runs_or_are_shared_are_told(make_record) -> No
 
 def test_committed_records_stand_against_more_fresh_ones(make_record, tmp_path: Path) -> None:
     committed = make_record("main", "corrected", 1)
-    committed.source = tmp_path / "results" / "main" / "corrected-paper-seed1.json"
+    committed.source = tmp_path / "records" / "main" / "corrected-paper-seed1.json"
     fresh = [make_record("main", "corrected", seed) for seed in (2, 3, 4)]
     for record in fresh[:2]:
         record.config["model"] = {"lr": 1.0}
-    pool = RecordPool([*fresh, committed], "semantic_fusion", "paper", tmp_path / "results")
+    pool = RecordPool([*fresh, committed], "semantic_fusion", "paper", tmp_path / "records")
     assert list(pool.read("main", "corrected", PPL).values) == [1, 4]
     assert len(pool.notes) == 2
 
@@ -154,9 +154,9 @@ def test_committed_records_of_several_configurations_are_told(make_record, tmp_p
     """They count together, as a table reads a committed record whatever it says; but nobody would see that."""
     records = [make_record("main", "corrected", seed) for seed in (1, 2, 3)]
     for record in records:
-        record.source = tmp_path / "results" / "main" / f"corrected-paper-seed{record.seed}.json"
+        record.source = tmp_path / "records" / "main" / f"corrected-paper-seed{record.seed}.json"
     records[2].config["model"] = {"lr": 1.0}
-    pool = RecordPool(records, "semantic_fusion", "paper", tmp_path / "results")
+    pool = RecordPool(records, "semantic_fusion", "paper", tmp_path / "records")
     assert list(pool.read("main", "corrected", PPL).values) == [1, 2, 3]
     assert pool.notes == [
         "committed, so counted with the others, but of another configuration (model.lr=1.0): "
@@ -265,6 +265,6 @@ def test_of_two_families_of_one_size_the_latest_counts_and_committed_records_out
         record.config["model"], record.started_at = {"lr": rate}, started
     assert list(RecordPool([new, old], "semantic_fusion", "paper").runs["main", "corrected"]) == [2]
     assert set(RecordPool([new, old, third], "semantic_fusion", "paper").runs["main", "corrected"]) == {1, 3}
-    new.source = tmp_path / "results" / "run.json"
-    pool = RecordPool([new, old, third], "semantic_fusion", "paper", committed=tmp_path / "results")
+    new.source = tmp_path / "records" / "run.json"
+    pool = RecordPool([new, old, third], "semantic_fusion", "paper", committed=tmp_path / "records")
     assert list(pool.runs["main", "corrected"]) == [2]

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from lit_ctg.errors import UserError
-from lit_ctg.results.record import RunRecord, load_records
+from lit_ctg.results.record import RECORDS, RunRecord, load_records
 from lit_ctg.results.spec import papers
 from lit_ctg.results.verify import (
     Recomputed,
@@ -27,21 +27,21 @@ from lit_ctg.results.verify import (
     verify,
 )
 from lit_ctg.statistics import wilson_interval
+from tests.committed import data_of, records_of
 
 EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
 
 
 @pytest.mark.parametrize("paper", papers(EXPERIMENTS))
 def test_committed_records_hold(paper: str) -> None:
-    records = load_records([EXPERIMENTS / paper / "results"])
+    records = load_records([EXPERIMENTS / paper / RECORDS])
     outcome = verify(records, recompute_of(paper))
     assert outcome.differences == ()
     assert outcome.recomputed > 0 or not records, "a new paper has none"
 
 
 def first(paper: str, name: str, regime: str = "corrected") -> RunRecord:
-    folder = EXPERIMENTS / paper / "results" / name
-    return load_records([min(folder.glob(f"{regime}-*.json"))])[0]
+    return records_of(paper, name, regime)[0]
 
 
 def changed(record: RunRecord, metric: str, **entry: object) -> RunRecord:
@@ -185,8 +185,7 @@ def test_a_rate_counts_its_trials() -> None:
 
 
 def test_only_finished_records_of_the_paper_are_read_and_ten_differences_told(tmp_path: Path) -> None:
-    path = min((EXPERIMENTS / "idea_gate" / "results" / "main").glob("corrected-*.json"))
-    data = json.loads(path.read_text(encoding="utf-8"))
+    data = data_of(first("idea_gate", "main"))
     for name, entry in data["metrics"].items():
         if name.startswith("topic/") and entry["value"] is not None:
             entry["value"] += 0.5
@@ -205,10 +204,9 @@ def test_only_finished_records_of_the_paper_are_read_and_ten_differences_told(tm
 def test_command(tmp_path: Path) -> None:
     console = Console(file=StringIO(), width=200)
     assert main("idea_gate", console=console) == 0
-    count = len(list((EXPERIMENTS / "idea_gate" / "results").rglob("*.json")))
+    count = len(load_records([EXPERIMENTS / "idea_gate" / RECORDS]))
     assert f"idea_gate: {count} records" in console.file.getvalue() and " 0 differ" in console.file.getvalue()  # type: ignore[attr-defined]
-    path = min((EXPERIMENTS / "idea_gate" / "results" / "main").glob("corrected-*.json"))
-    data = json.loads(path.read_text(encoding="utf-8"))
+    data = data_of(first("idea_gate", "main"))
     data["metrics"]["val/gated/perplexity"]["value"] += 1
     (tmp_path / "run.json").write_text(json.dumps(data), encoding="utf-8")
     assert main("idea_gate", records=[tmp_path], console=console) == 1

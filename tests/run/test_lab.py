@@ -17,10 +17,12 @@ import pytest
 from lit_ctg import trust
 from lit_ctg.errors import UserError
 from lit_ctg.files import try_lock
+from lit_ctg.results.record import load_records
 from lit_ctg.results.spec import MANIFEST
 from lit_ctg.run import lab as module
 from lit_ctg.run.jobs import BUSY
 from lit_ctg.run.lab import Lab, last_line, main, serve, title
+from tests.committed import data_of, records_of
 
 TWO = """
 - {experiment: main, regime: corrected, seed: [1, 2], priority: 2}
@@ -247,14 +249,13 @@ def test_damaged_settings_are_one_line(lab: Lab, text: str) -> None:
 
 
 def test_collect_copies_finished_records(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
-    results = Path(__file__).parents[2] / "experiments" / "semantic_fusion" / "results" / "main"
-    record = json.loads(next(results.glob("*.json")).read_text())
+    record = data_of(records_of("semantic_fusion", "main")[0])
     path = lab.root / "semantic_fusion" / "main" / "x" / "run.json"
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps({**record, "seed": 99}))
     assert main(["collect"]) == 0
-    (copied,) = Path("experiments").rglob("*-seed99.json")
-    assert copied.name in capsys.readouterr().out
+    (copied,) = load_records([Path("experiments")])
+    assert copied.source is not None and copied.source.name in capsys.readouterr().out
 
 
 @pytest.mark.long

@@ -26,7 +26,7 @@ WITH_RUNS = [name for name in papers(ROOT) if load_manifest(ROOT, name).runs]
 
 @pytest.fixture(scope="module")
 def records() -> list:
-    return load_records([ROOT / paper / "results" for paper in WITH_RUNS])
+    return load_records([ROOT / paper / "records" for paper in WITH_RUNS])
 
 
 @pytest.mark.long
@@ -88,7 +88,7 @@ def test_a_run_counts_for_its_own_corpus_only(records: list) -> None:
 
 def write(folder: Path, text: str) -> Path:
     paper = folder / "experiments" / "semantic_fusion"
-    shutil.copytree(ROOT / "semantic_fusion", paper, ignore=shutil.ignore_patterns("results"))
+    shutil.copytree(ROOT / "semantic_fusion", paper, ignore=shutil.ignore_patterns("records"))
     runs = textwrap.indent(text, "  ")
     (paper / MANIFEST).write_text(f"title: semantic fusion\nruns:\n{runs}\n", encoding="utf-8")
     return folder / "experiments"

@@ -27,7 +27,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the repository without records."""
     folder = tmp_path_factory.mktemp("checkout")
     for name in ("lit_ctg", "conf", "experiments", "tests", "docs"):
-        ignored = shutil.ignore_patterns("__pycache__", "results" if name == "experiments" else "__pycache__")
+        ignored = shutil.ignore_patterns("__pycache__", "records" if name == "experiments" else "__pycache__")
         shutil.copytree(ROOT / name, folder / name, ignore=ignored)
     for name in ("pyproject.toml", "README.md", "CHANGELOG.md"):
         shutil.copy(ROOT / name, folder / name)

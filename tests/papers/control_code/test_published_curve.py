@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lit_ctg.results.record import load_records
 from lit_ctg.results.spec import load_specs, read_printed
+from tests.committed import records_of
 
 FOLDER = Path(__file__).resolve().parents[3] / "experiments" / "control_code"
 CURVES = {
@@ -40,8 +40,7 @@ def test_the_plateau_of_the_printed_curves_shows_their_formula():
 
 @pytest.mark.parametrize("curve", CURVES)
 def test_committed_runs_begin_as_the_printed_curve_does(curve):
-    records = load_records([FOLDER / "results" / CURVES[curve]])
-    runs = [record for record in records if (record.regime, record.size) == ("as_published", "paper")]
+    runs = records_of("control_code", CURVES[curve], "as_published", "paper")
     if not runs:
         pytest.skip(f"no committed run of {CURVES[curve]}, as published, size=paper")
     values = printed(curve)
@@ -61,10 +60,9 @@ def test_a_run_follows_the_printed_curve_of_eight_layers_to_its_end():
     """It never breaks through; of our three seeds one does not either, and is as near as one run can be to another."""
     values = printed("neuron_8_layers")
     furthest = []
-    for record in load_records([FOLDER / "results" / CURVES["neuron_8_layers"]]):
-        if (record.regime, record.size) == ("as_published", "paper"):
-            logged = dict(record.history["train/logged_perplexity"])
-            furthest.append(max(abs(logged[epoch] / values[epoch] - 1) for epoch in range(23, 51)))
+    for record in records_of("control_code", CURVES["neuron_8_layers"], "as_published", "paper"):
+        logged = dict(record.history["train/logged_perplexity"])
+        furthest.append(max(abs(logged[epoch] / values[epoch] - 1) for epoch in range(23, 51)))
     furthest.sort()
     assert furthest[0] < 0.01 and all(one > 0.3 for one in furthest[1:])
 
