@@ -318,7 +318,8 @@ def test_bad_input_is_one_line(words: dict, message: str) -> None:
     [
         "run.json",
         "samples.jsonl",
-        *(f"corrected-small-seed0.samples.jsonl{packed}" for packed in ("", ".xz")),
+        "corrected-small-seed0.samples.jsonl",
+        "main_corrected_small.tar.xz",
         "paper.yaml",
     ],
 )
