@@ -18,15 +18,26 @@ POLL = 0.5
 
 @contextlib.contextmanager
 def children_without_signals() -> Iterator[None]:
-    """Start processes in the body that never receive SIGINT and SIGTERM: they inherit the blocked signals."""
+    """Start processes in the body that never receive SIGINT and SIGTERM; here both are handled after the body."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})  # children inherit it
+    late: list[int] = []
+    # if another thread receives a signal, the main thread still handles it
+    main = threading.current_thread() is threading.main_thread()
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM) if main}
+    handlers = {number: found for number, found in handlers.items() if found not in (None, signal.SIG_IGN)}
+    for number in handlers:
+        signal.signal(number, lambda received, frame: late.append(received))
     try:
         yield
     finally:
+        for number, found in handlers.items():
+            signal.signal(number, found)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for received in late:
+            signal.raise_signal(received)
 
 
 def die_with(parent: int) -> None:

@@ -6,6 +6,7 @@ Axis letters: N sentences, T positions, B batch.
 from __future__ import annotations
 
 import abc
+import atexit
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
@@ -198,10 +199,19 @@ class ResumableLoader(DataLoader[Batch]):
         # load_state_dict is used once
         self.position = self.order.start
         with children_without_signals():
-            batches = super().__iter__()
-        for batch in batches:
-            self.position += 1
-            yield batch
+            batches: Any = super().__iter__()
+            for worker in getattr(batches, "_workers", ()):
+                # torch, and Python at its exit, would wait for a worker that does not hear SIGTERM
+                worker.terminate, worker._popen.terminate = worker.kill, worker._popen.kill
+        shut_down = getattr(batches, "_shutdown_workers", lambda: None)
+        atexit.register(shut_down)  # before torch's own, after which it leaves its workers alone
+        try:
+            for batch in batches:
+                self.position += 1
+                yield batch
+        finally:
+            shut_down()
+            atexit.unregister(shut_down)
 
     def state_dict(self) -> dict[str, int]:
         """Return how many batches of the epoch were delivered."""

@@ -42,6 +42,18 @@ def test_children_get_no_signals() -> None:
         child.kill()
 
 
+def test_a_signal_is_handled_after_the_body() -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    done = False
+    try:
+        with pytest.raises(KeyboardInterrupt), children_without_signals():
+            signal.raise_signal(signal.SIGINT)
+            done = True
+        assert done and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
 def test_a_process_dies_with_its_parent() -> None:
     child = """

@@ -5,7 +5,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
+import multiprocessing
+import os
 import pickle
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -131,6 +136,32 @@ def test_dataset_and_order_can_be_pickled() -> None:
     copy, order = pickle.loads(pickle.dumps((dataset(), loader().dataset)))
     assert torch.equal(copy[torch.tensor([4])]["target_ids_BT"], dataset()[torch.tensor([4])]["target_ids_BT"])
     assert [order[1, place]["index_B"].tolist() for place in range(4)] == epoch_of(loader(), 1)
+
+
+def test_workers_leave_signals_to_the_first_process() -> None:
+    batches = iter(loader(50, num_workers=2))
+    first = next(batches)
+    workers = multiprocessing.active_children()
+    assert len(workers) == 2
+    for worker, number in itertools.product(workers, (signal.SIGINT, signal.SIGTERM)):
+        os.kill(worker.pid or 0, number)
+    assert 1 + len(list(batches)) == 17 and len(first["index_B"]) == 3
+    assert not [worker for worker in workers if worker.is_alive()]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("end", ["", "raise SystemExit(3)"])
+def test_a_process_that_leaves_an_epoch_does_not_wait_for_its_workers(end: str) -> None:
+    script = f"""
+import sys
+sys.path[:0] = {[str(Path(__file__).parents[2]), *sys.path]!r}
+from tests.data.test_loader import loader
+batches = iter(loader(500, num_workers=2))
+next(batches)
+"""
+    script += end
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert done.returncode == (3 if end else 0) and not done.stderr
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

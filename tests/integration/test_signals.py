@@ -51,7 +51,7 @@ def trained(folder: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
         [sys.executable, "-m", "lit_ctg.cli", "train", *WORDS, *words, f"output_root={folder}"],
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"},
         start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
