@@ -23,7 +23,7 @@ ALLOWED = {
     "callback": {"core", "metric", "decoding", "data", "results"},
     "results": set(),
     "papers": {"core", "network", "data", "decoding", "control", "metric", "callback", "results"},
-    "field": {"callback", "core", "control", "data", "decoding", "network", "results", "run"},
+    "field": {"callback", "core", "control", "data", "decoding", "network", "papers", "results", "run"},
     "run": {"core", "control", "metric", "callback", "data", "decoding", "network", "results"},
 }
 PAPERS = sorted(path.parent.name for path in (PACKAGE / "papers").glob("*/__init__.py"))

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from lit_ctg.control import Control
-from lit_ctg.control.bundle import kind_named
 from lit_ctg.control.guidance import Guidance
 from lit_ctg.data.huggingface_tokenizer import HuggingFaceTokenizer
 from lit_ctg.errors import UserError
@@ -24,6 +23,7 @@ from lit_ctg.field.method import Arm, Method
 from lit_ctg.field.tune import batch_of, optimise
 from lit_ctg.limits import NonNegative, Positive
 from lit_ctg.network.huggingface import HuggingFaceBackbone
+from lit_ctg.papers.semantic_fusion import control as channel
 
 CENTRES, TEMPERATURE = (0.2, 0.6, 1.0), 0.35  # Eq. 1; the features here have no memberships, so they are not used
 
@@ -67,7 +67,6 @@ class FeatureChannel(Method):
         backbone = HuggingFaceBackbone(path=where, frozen=self.frozen, where="model")
         features = _features(bench.task.targets)
         config = {"lexicon": _lexicon(bench), "features": features, "centres": CENTRES, "temperature": TEMPERATURE}
-        kind: Any = kind_named("feature_channel")
         nothing = {
             "project.weight": torch.zeros(backbone.dim, len(features)),
             "project.bias": torch.zeros(backbone.dim),
@@ -75,7 +74,7 @@ class FeatureChannel(Method):
         module = self.module(
             vocabulary=HuggingFaceTokenizer.of(bench.tokenizer),
             backbone=backbone,
-            bank=kind.restore({**config, "gate": False}, nothing).bank,
+            bank=channel.FeatureChannel.restore({**config, "gate": False}, nothing).bank,
             seed=bench.seed,
         )
         trained = {name: value for name, value in module.named_parameters() if value.requires_grad}
@@ -107,7 +106,7 @@ class FeatureChannel(Method):
         }
         key = {**options, "lexicon": config["lexicon"], "features": features}
         bench.learn("channel", key, trained, train)
-        self.control = kind.restore({**config, "gate": module.fuse.gate is not None}, dict(module.fuse.state_dict()))
+        self.control = channel.FeatureChannel(module.fuse, module.bank)
         self.model = bench.model if self.frozen else backbone.model.eval().requires_grad_(False)
         self.learned = sum(value.numel() for name, value in trained.items() if not name.startswith("auxiliary"))
 

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from lit_ctg.control import Control
-from lit_ctg.control.bundle import kind_named
 from lit_ctg.errors import UserError
 from lit_ctg.field.bench import Bench
 from lit_ctg.field.method import Arm, Method
 from lit_ctg.field.tune import optimise
 from lit_ctg.limits import Count, NonNegative, Positive
+from lit_ctg.papers.control_code import control
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -118,8 +118,7 @@ class NeuronCodes(_Codes):
 
         key = {"code": self.code, "layers": list(self.layers)}
         self._learn(bench, key, {"codes": codes_CK, **{f"weight.{path}": w for path, w in weights.items()}}, loss)
-        tensors = {"codes": codes_CK.detach(), **{f"weight.{path}": w.detach() for path, w in weights.items()}}
-        self.control = kind_named(self.kind).restore({"sources": list(targets), "layers": list(weights)}, tensors)
+        self.control = control.NeuronCodes(targets, codes_CK, weights)
 
 
 class SoftPrompt(_Codes):
@@ -149,4 +148,4 @@ class SoftPrompt(_Codes):
             return nn.functional.cross_entropy(logits_BTV.flatten(0, 1), ids_BT[:, 1 : -self.places].flatten())
 
         self._learn(bench, {"places": self.places}, {"prompts": prompts_CPD}, loss)
-        self.control = kind_named(self.kind).restore({"sources": list(targets)}, {"prompts": prompts_CPD.detach()})
+        self.control = control.SoftPrompt(targets, prompts_CPD)

@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 
 from lit_ctg.control import Control
-from lit_ctg.control.bundle import kind_named
 from lit_ctg.data.huggingface_tokenizer import HuggingFaceTokenizer
 from lit_ctg.field.bench import Bench
 from lit_ctg.field.method import Arm, Method
 from lit_ctg.field.tune import Stream, batch_of, optimise
 from lit_ctg.limits import NonNegative, Positive
 from lit_ctg.network.huggingface import HuggingFaceBackbone
+from lit_ctg.papers.idea_gate.control import of_run
 
 
 class IdeaGates(Method):
@@ -55,7 +55,7 @@ class IdeaGates(Method):
                 self._train(bench, module, stream, target)
                 self.learned += sum(value.numel() for value in module.idea_head.parameters())
             module.eval()
-            self.controls[target] = _control(module)
+            self.controls[target] = of_run(module, None, None)
             self.gate = (module.alpha, module.beta)
 
     def _train(self, bench: Bench, module: Any, stream: Stream, target: str) -> None:
@@ -91,16 +91,3 @@ class IdeaGates(Method):
 
     def parameters(self) -> int:
         return self.learned
-
-
-def _control(module: Any) -> Control:
-    """Return the gate of a trained module, in its portable form."""
-    form = {"clamp": module.form.clamp, "epsilon": module.form.epsilon, "alpha": module.alpha, "beta": module.beta}
-    extra = {"base_V": module.base_rate, "neutral_V": module.neutral}
-    tensors = {
-        **{f"head.{name}": value.clone() for name, value in module.idea_head.state_dict().items()},
-        **{name: value for name, value in extra.items() if value is not None},
-    }
-    kind: Any = kind_named("idea_gate")
-    gate: Control = kind.restore(form, tensors)
-    return gate

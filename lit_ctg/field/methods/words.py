@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
 from lit_ctg.control import Control
-from lit_ctg.control.bundle import kind_named
 from lit_ctg.control.memory import MIXTURES, Memory, buckets
 from lit_ctg.control.token_bias import TokenBias, log_odds
 from lit_ctg.decoding.ngram import NgramModel
@@ -16,6 +14,8 @@ from lit_ctg.errors import UserError
 from lit_ctg.field.bench import Bench
 from lit_ctg.field.method import Arm, Method
 from lit_ctg.limits import Count, Positive
+from lit_ctg.papers.graphmax.control import Graphmax
+from lit_ctg.papers.semantic_fusion.control import LexiconSteering
 
 
 class LogOdds(Method):
@@ -62,7 +62,7 @@ class WordList(Method):
         if not grades:
             raise UserError(f"no word sets {target} apart in the training texts: give more text")
         lexicon = {"words": list(grades), "columns": {target: list(grades.values())}, "classes": [""] * len(grades)}
-        control = kind_named("lexicon").restore({"lexicon": lexicon, "gain": 1.0}, {})
+        control = LexiconSteering.restore({"lexicon": lexicon, "gain": 1.0}, {})
         return Arm(bench.model, [control], lambda s: {"lexicon.strength": s, f"lexicon.to_{target}": 1})
 
 
@@ -81,9 +81,8 @@ class ClassGraph(Method):
 
     def fit(self, bench: Bench) -> None:
         size = int(bench.model.get_output_embeddings().weight.shape[0])
-        graphmax: Any = kind_named("graphmax")
         for label in bench.task.targets:
-            self.controls[label] = graphmax.counted(_training_ids(bench, label), size, variant=self.variant)
+            self.controls[label] = Graphmax.counted(_training_ids(bench, label), size, variant=self.variant)
 
     def arm(self, bench: Bench, target: str) -> Arm:
         return Arm(bench.model, [self.controls[target]], lambda s: {"graphmax.strength": s})
