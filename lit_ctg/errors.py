@@ -32,30 +32,44 @@ def only_errors_of(logger: str) -> Iterator[None]:
         found.setLevel(level)
 
 
-def check_whole(name: str, value: object, least: int, unit: str = "") -> None:
-    """Refuse anything but a whole number (Python's or numpy's) of at least ``least``.
+def as_float(value: object) -> float:
+    """Return a number as a float, NaN for anything else and for an integer that is too large for one."""
+    try:
+        return math.nan if isinstance(value, bool) or not isinstance(value, Real) else float(value)
+    except OverflowError:
+        return math.nan
+
+
+def check_whole(name: str, value: object, least: int, unit: str = "", *, most: float = math.inf) -> None:
+    """Refuse anything but a whole number (Python's or numpy's) from ``least`` to ``most``.
 
     Raises:
         UserError: names the setting as ``name=value``, and what it counts if ``unit`` is given.
     """
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-        note = f" ({unit})" if unit else ""
-        raise UserError(f"{name}={value!r}: give a whole number from {least}{note}")
+    if isinstance(value, bool) or not isinstance(value, Integral) or not least <= int(value) <= most:
+        note = f" to {most}" * (most < math.inf) + f" ({unit})" * bool(unit)
+        raise UserError(f"{name}={f'{value!r}'[:80]}: give a whole number from {least}{note}")
 
 
 def check_number(
-    name: str, value: object, *, least: float = -math.inf, above: float = -math.inf, most: float = math.inf
+    name: str,
+    value: object,
+    *,
+    least: float = -math.inf,
+    above: float = -math.inf,
+    most: float = math.inf,
+    below: float = math.inf,
 ) -> None:
-    """Refuse anything but a finite number of at least ``least``, larger than ``above`` and at most ``most``.
+    """Refuse anything but a finite number of at least ``least`` and at most ``most``, between ``above`` and ``below``.
 
     Raises:
         UserError: names the setting as ``name=value`` and what it may be.
     """
-    number = math.nan if isinstance(value, bool) or not isinstance(value, Real) else float(value)
-    if not (math.isfinite(number) and least <= number <= most and number > above):
-        bounds = [f"from {least:g}"] * (least > -math.inf) + [f"above {above:g}"] * (above > -math.inf)
-        bounds += [f"at most {most:g}"] * (most < math.inf)
-        raise UserError(f"{name}={value!r}: give a number {', '.join(bounds)}".rstrip())
+    number = as_float(value)
+    if not (math.isfinite(number) and least <= number <= most and above < number < below):
+        limits = {"from": least, "above": above, "at most": most, "below": below}
+        bounds = ", ".join(f"{word} {limit:g}" for word, limit in limits.items() if math.isfinite(limit))
+        raise UserError(f"{name}={f'{value!r}'[:80]}: give a number {bounds}".rstrip())
 
 
 def check_unicode(text: str, what: str) -> str:

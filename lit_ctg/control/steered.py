@@ -19,7 +19,7 @@ from lit_ctg.control.base import Control, Prefix, added_ids, generating, like_in
 from lit_ctg.control.bundle import check_tokenizer, listed
 from lit_ctg.decoding.filters import sample
 from lit_ctg.decoding.rule import RuleList, ScoreRule
-from lit_ctg.errors import UserError, check_whole, did_you_mean, one_line
+from lit_ctg.errors import UserError, check_number, check_whole, did_you_mean, one_line
 
 Prompts = str | Sequence[str] | Sequence[Sequence[int]] | Tensor | Mapping[str, Tensor]
 # options of generate that propose several tokens at once or run the network outside the rows
@@ -53,9 +53,24 @@ OF_THE_PROMPT = {
     "encoder_repetition_penalty": (None, 1, 1.0),
     "encoder_no_repeat_ngram_size": (None, 0),
 }
-# options of generate that are whole numbers, with the least
-WHOLE = {"max_new_tokens": 1, "max_length": 1, "min_new_tokens": 0, "min_length": 0, "num_beams": 1,
-         "num_return_sequences": 1}  # fmt: skip
+# limits of what Hugging Face takes as it is: some values would silently change nothing, others run for days
+WHOLE = {  # least, most
+    **dict.fromkeys(("max_new_tokens", "max_length"), (1, 2**31)),
+    **dict.fromkeys(("min_new_tokens", "min_length", "top_k"), (0, 2**31)),
+    **dict.fromkeys(("num_beams", "num_return_sequences"), (1, 10_000)),
+    **dict.fromkeys(("no_repeat_ngram_size", "encoder_no_repeat_ngram_size"), (0, 1000)),
+}
+NUMBERS: dict[str, dict[str, float]] = {  # arguments of ``check_number``
+    **{key: {"above": 0, "most": 1} for key in ("top_p", "typical_p")},
+    "min_p": {"least": 0, "most": 1},
+    **{key: {"least": 0, "below": 1} for key in ("epsilon_cutoff", "eta_cutoff")},
+    **{key: {"above": 0} for key in ("temperature", "repetition_penalty", "encoder_repetition_penalty", "max_time")},
+    **{key: {} for key in ("length_penalty", "diversity_penalty")},
+}
+SWITCHES = ("do_sample", "use_cache", "renormalize_logits", "remove_invalid_values", "low_memory")
+# options that are a token or several
+TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_bos_token_id",
+          "forced_eos_token_id", "suppress_tokens", "begin_suppress_tokens")  # fmt: skip
 PROMPTS = "give texts, lists of ids, ids [B, T], or a tokenizer's result"
 
 
@@ -340,14 +355,18 @@ class Steered:
             )
         if not bool(mask_BT[:, -1].all()):
             raise UserError("prompts are padded on the right: pad them on the left, or give lists of ids or texts")
-        embedding, device = self.model.get_input_embeddings(), like_inputs(self.model).device
-        size = getattr(embedding, "num_embeddings", None) or len(embedding.weight)
+        size, place = self._tokens(), like_inputs(self.model).device
         if not 0 <= int(ids_BT.min()) <= int(ids_BT.max()) < size:
             raise UserError(
                 f"prompts hold ids from {int(ids_BT.min())} to {int(ids_BT.max())}, the model has tokens 0 to "
                 f"{size - 1}: use the model's own tokenizer"
             )
-        return ids_BT.to(device), mask_BT.to(device)
+        return ids_BT.to(place), mask_BT.to(place)
+
+    def _tokens(self) -> int:
+        """Return the number of tokens of the model."""
+        embedding = self.model.get_input_embeddings()
+        return getattr(embedding, "num_embeddings", None) or len(embedding.weight)
 
     def prompt_ids(self, prompt: str | Sequence[int]) -> list[int]:
         """Return the ids of one prompt, at least one.
@@ -414,12 +433,26 @@ class Steered:
         for name in ("input_ids", "inputs", "attention_mask"):
             if name in options:
                 raise UserError(f"{name}: give the prompts as the first argument (a tokenizer's result may be one)")
-        for name, least in WHOLE.items():
-            if options.get(name) is not None:
-                check_whole(name, options[name], least)
+        for name, value in options.items():
+            if value is None:
+                continue
+            if name in WHOLE:
+                check_whole(name, value, WHOLE[name][0], most=WHOLE[name][1])
+            elif name in NUMBERS:
+                check_number(name, value, **NUMBERS[name])
+            elif name in SWITCHES and not isinstance(value, bool):
+                raise UserError(f"{name}={value!r}: give true or false")
+            elif name in TOKENS:
+                ids = value.tolist() if isinstance(value, Tensor) else value
+                if ids != self._pad_id():  # which we add where the model has none
+                    for one in ids if isinstance(ids, list | tuple) else [ids]:
+                        check_whole(name, one, 0, "a token of the model", most=self._tokens() - 1)
         for name in ("logits_processor", "stopping_criteria"):
-            if not isinstance(options.get(name) or [], Iterable):
-                raise UserError(f"{name}: give a list")
+            given = options.get(name) or []
+            if not isinstance(given, Iterable) or not all(map(callable, given)):
+                raise UserError(f"{name}: give a list of them")
+        if options.get("streamer") is not None and not hasattr(options["streamer"], "put"):
+            raise UserError("streamer: give one of transformers, such as TextStreamer(tokenizer)")
         if seed is not None:
             check_whole("seed", seed, 0)
         if seed is not None and (options.get("num_beams", own.num_beams) or 1) > 1:

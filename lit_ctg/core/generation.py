@@ -12,7 +12,6 @@ import abc
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from numbers import Real
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -21,7 +20,7 @@ from torch import Tensor
 from lit_ctg.core.model import evaluating
 from lit_ctg.decoding.loop import generate
 from lit_ctg.decoding.rule import ScoreRule
-from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.errors import UserError, as_float, did_you_mean
 
 NO_END = -1  # an id that no token has: texts end only at their length
 Controls = Mapping[str, Any]
@@ -71,11 +70,12 @@ class ControlSetting:
             if not isinstance(value, Mapping) or not value:
                 raise UserError(f"{key}={value}: give a number for each name, {key}.<name>=0.5")
             return dict(value)
-        if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(float(value)):
-            raise UserError(f"{key}={value!r} is not a number{self._range(' ')}")
-        if not self.low <= float(value) <= self.high:
+        number = as_float(value)
+        if not math.isfinite(number):
+            raise UserError(f"{key}={f'{value!r}'[:80]} is not a number{self._range(' ')}")
+        if not self.low <= number <= self.high:
             raise UserError(f"{key}={value}: give a number{self._range(' ')}")
-        return float(value)
+        return number
 
     def _range(self, before: str) -> str:
         if math.isfinite(self.low) and math.isfinite(self.high):

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from rich.markup import escape
 from rich.progress import Progress
 
 from lit_ctg.control import Control, Steered
 from lit_ctg.control.base import added_ids
 from lit_ctg.control.bundle import load as load_control
 from lit_ctg.control.bundle import register_ours
-from lit_ctg.control.steered import OF_THE_PROMPT
+from lit_ctg.control.steered import FOREIGN, NUMBERS, OF_THE_PROMPT, SWITCHES, TOKENS, WHOLE
 from lit_ctg.data.huggingface_tokenizer import load as load_tokenizer
 from lit_ctg.data.huggingface_tokenizer import quoted_special, text_ids
 from lit_ctg.errors import UserError, check_whole, did_you_mean
@@ -41,6 +42,12 @@ DEFAULTS: dict[str, Any] = {
     "max_new_tokens": 40,
     "do_sample": True,
     "debug": False,
+}
+
+# options of ``generate`` that are plain values and change the texts; what no control can follow is refused later
+OPTIONS = {
+    *(*WHOLE, *NUMBERS, *SWITCHES, *TOKENS, *FOREIGN),
+    *("bad_words_ids", "sequence_bias", "stop_strings", "top_h", "early_stopping", "cache_implementation"),
 }
 
 
@@ -122,6 +129,13 @@ def _check(given: Mapping[str, Any], options: Mapping[str, Any]) -> None:
         raise UserError(f"do_sample={given['do_sample']}: give true or false")
     if (given["prompts"] is None) != (given["out"] is None):
         raise UserError("prompts=<file.jsonl> and out=<file.jsonl> go together")
+    for key in ("model", "prompts", "out"):
+        if given[key] == "":
+            raise UserError(f"{key}=: nothing is given; name a file or, for model=, a folder or hub name")
+    for name in options:
+        if name not in OPTIONS:
+            hint = did_you_mean(name, OPTIONS)
+            raise UserError(f"generate.{name}: no option of Hugging Face's generate that a command line can set{hint}")
     if given["prompts"] is not None and given["prompt"] is not None:
         raise UserError("prompt= is for one prompt, prompts= for a file of them: leave one out")
 
@@ -140,8 +154,8 @@ def _value(key: str, text: str) -> Any:
         return float(text)
     try:
         return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise UserError(f"{key}={text}: cannot be read as a number, a word or a list [a,b]") from error
+    except (ValueError, yaml.YAMLError) as error:  # such as thousands of digits
+        raise UserError(f"{key}={text[:80]}: cannot be read as a number, a word or a list [a,b]") from error
 
 
 def steer(words: Sequence[str]) -> list[str]:
@@ -153,6 +167,8 @@ def steer(words: Sequence[str]) -> list[str]:
     request = parse(words)
     given = request.given
     lines = [] if given["prompts"] is None else read_lines(Path(given["prompts"]), request.settings)
+    if lines:
+        _check_out(Path(given["out"]), Path(given["prompts"]))
     steered = load_steered(given["model"], given["controls"], given["revision"])
     if lines:
         return _file(steered, lines, request)
@@ -255,7 +271,8 @@ def read_lines(path: Path, settings: Mapping[str, Any]) -> list[Line]:
     """
     try:
         check_regular(path)
-        texts = path.read_text(encoding="utf-8").split("\n")  # JSON strings may hold what splitlines() cuts at
+        # JSON strings may hold what splitlines() cuts at
+        texts = path.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"prompts={path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
     lines = []
@@ -270,6 +287,10 @@ def read_lines(path: Path, settings: Mapping[str, Any]) -> list[Line]:
         own = found.get("settings", {}) if isinstance(found, dict) else None
         if not isinstance(own, dict) or not isinstance(found.get("prompt"), str) or set(found) - {"prompt", "settings"}:
             raise UserError(f'{where}: give {{"prompt": "...", "settings": {{"<control>.<setting>": 1}}}}')
+        try:
+            json.dumps(found, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            raise UserError(f"{where} holds half of a surrogate pair, which is not a character: clean it") from error
         lines.append(Line(found["prompt"], {**settings, **own}, where))
     if not lines:
         raise UserError(f"prompts={path} is empty: give one JSON object per line")
@@ -294,14 +315,16 @@ def _file(steered: Steered, lines: Sequence[Line], request: Request) -> list[str
     kept = ("model", "revision", "controls", "n", "seed", "max_new_tokens", "do_sample")
     bundles = [control.origin.checksum for control in steered.controls if control.origin is not None]
     asked = {**{key: given[key] for key in kept}, "options": request.options, "bundles": bundles}
-    digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:12]
-    if out.exists() and out.samefile(given["prompts"]):
-        raise UserError(f"out={out} is the file of prompts: give another file")
+    digest = hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest()[:12]
     if (lock := try_lock(out.with_name(f".{out.name}.lock"), remedy="give another out=")) is None:
         raise UserError(f"out={out}: another process is writing it; wait until it ends, or give another file")
     try:
         done = _done(out, lines, n, digest)
         texts = _append(out, done, steered, lines, prompts, request, n, digest, columns)
+    except OSError as error:
+        raise UserError(
+            f"out={out}: {error.strerror or error}; make room, and the same command goes on where it stopped"
+        ) from error
     finally:
         lock.release()
     Console(soft_wrap=True, highlight=False).print(
@@ -317,6 +340,21 @@ def _as_texts(steered: Steered, lines: Sequence[Line]) -> list[str | Sequence[in
     quotes, (start, _) = quoted_special(tokenizer), added_ids(tokenizer)
     return [[*start, *text_ids(tokenizer, [line.prompt])[0]] if quotes.search(line.prompt) else line.prompt
             for line in lines]  # fmt: skip
+
+
+def _check_out(out: Path, prompts: Path) -> None:
+    """Refuse a file of texts that is none, before a lock file is put beside it."""
+    try:
+        check_regular(out)
+        same = out.samefile(prompts)
+    except FileNotFoundError:
+        return
+    except UserError as error:
+        raise UserError(f"out={error}") from error
+    except OSError as error:
+        raise UserError(f"out={out} cannot be written: {error.strerror}; give another file") from error
+    if same:
+        raise UserError(f"out={out} is the file of prompts: give another file")
 
 
 def _append(
@@ -335,7 +373,7 @@ def _append(
     texts = []
     console = Console(stderr=True)
     with open(out, "a", encoding="utf-8") as file, Progress(console=console, disable=not sys.stderr.isatty()) as bars:
-        task = bars.add_task(out.name, total=len(lines), completed=done)
+        task = bars.add_task(escape(out.name), total=len(lines), completed=done)
         for batch in _batches(range(done, len(lines)), given["batch_size"], columns):
             known = list(dict.fromkeys(key for place in batch for key in lines[place].settings))
             rows = [place * given["n"] + copy for place in batch for copy in range(given["n"])]
