@@ -56,7 +56,7 @@ tables: venv
 	for paper in $$(cd experiments && ls -d */paper.yaml | xargs -n1 dirname); do results=experiments/$$paper/records; $(BIN)/lit-ctg table paper=$$paper \
 	  format=md size=all records=$$results out=experiments/$$paper/tables.md && rm -f experiments/$$paper/figures/*.svg && \
 	  $(BIN)/lit-ctg figure paper=$$paper records=$$results out=experiments/$$paper/figures || exit 1; done
-	$(BIN)/python -m lit_ctg.results.publish README.md
+	$(BIN)/lit-ctg report target=readme out=README.md
 
 docs: venv
 	$(PIP) --require-hashes --no-deps -r requirements-docs.lock

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Interval, MinLen
 
 from lit_ctg import __version__
-from lit_ctg.command import Command, Setting, folders
+from lit_ctg.command import Command, Names, option
 from lit_ctg.errors import FULL, UserError, blame, check_unicode, did_you_mean, one_line
+from lit_ctg.limits import Choice, Count, Seed
 from lit_ctg.terminal import Console, prepare_output, printable
 from lit_ctg.trust import without_trust
 
@@ -28,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     debug = any(word.replace(" ", "") == "debug=true" for word in words)
     try:
-        code = _dispatch(words)
+        code = dispatch(words)
         sys.stdout.flush()
         return code
     except UserError as error:
@@ -62,32 +66,64 @@ def _close_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _dispatch(words: list[str]) -> int:
+def dispatch(words: Sequence[str]) -> int:
+    """Run one command; return the exit code.
+
+    Raises:
+        UserError: bad input.
+    """
+    words = list(words)
     for word in words:
         check_unicode(word, "the word")
     if words and words[0] in ("--version", "-V"):
         print(f"lit-ctg {__version__}")
         return 0
-    if not words or words[0] in ("-h", "--help", "help"):
-        named = words[1] if len(words) > 1 else None
-        print(COMMANDS[named].help() if named in COMMANDS else usage())
+    helps = [word for word in words if word in ("-h", "--help")] or words[:1] == ["help"]
+    named = [word for word in words if word not in ("-h", "--help")]
+    if not words or helps:
+        print(_help(named[1:] if named[:1] == ["help"] else named))
         return 0 if words else 2
-    name, rest = words[0], without_trust(words[1:])
-    if name == "complete":
+    if words[0] == "complete":
         return _complete()
-    if name not in COMMANDS:
-        raise UserError(f"no command '{name}'{did_you_mean(name, COMMANDS)}; one of {', '.join(COMMANDS)}")
-    if "--help" in rest or "-h" in rest:
-        print(COMMANDS[name].help())
-        return 0
-    return COMMANDS[name].run(rest)
+    command, rest = _named(words)
+    return command.parse(without_trust(rest)).execute() or 0
 
 
-def usage() -> str:
-    """Return the help of all commands."""
-    width = max(map(len, COMMANDS))
+def _named(words: list[str]) -> tuple[type[Command], list[str]]:
+    """Return the command that the first word or two name, and the words after it.
+
+    Raises:
+        UserError: there is none.
+    """
+    known = commands() if words[0] == "data" else COMMANDS
+    for count in (2, 1):
+        if (name := " ".join(words[:count])) in known:
+            return known[name], words[count:]
+    if actions := [name.split()[1] for name in known if name.startswith(f"{words[0]} ")]:
+        action = words[1] if len(words) > 1 else ""
+        raise UserError(
+            f"lit-ctg {words[0]} {action}{did_you_mean(action, actions)}: say one of {', '.join(actions)} first"
+        )
+    first = list(dict.fromkeys(name.split()[0] for name in known))
+    raise UserError(f"no command '{words[0]}'{did_you_mean(words[0], first)}; one of {', '.join(first)}")
+
+
+def _help(words: list[str]) -> str:
+    """Return the help of the command that the words name, of a group of commands, or of all."""
+    if words and words[:2] and (known := commands()):
+        for count in (2, 1):
+            if (name := " ".join(words[:count])) in known:
+                return known[name].help()
+        if group := {name: known[name] for name in known if name.startswith(f"{words[0]} ")}:
+            return usage(group)
+    return usage(COMMANDS)
+
+
+def usage(known: Mapping[str, type[Command]]) -> str:
+    """Return a line for each command."""
+    width = max(map(len, known))
     lines = ["usage: lit-ctg COMMAND [key=value ...]", ""]
-    lines += [f"  {command.name:{width}}  {command.summary}" for command in COMMANDS.values()]
+    lines += [f"  {name:{width}}  {command.summary()}" for name, command in known.items()]
     lines += ["", "lit-ctg COMMAND --help says more; lit-ctg list what=experiments lists what can be trained."]
     return "\n".join(lines)
 
@@ -101,167 +137,11 @@ def _bad_input(error: UserError, debug: bool) -> int:
     return 2
 
 
-def _train(words: list[str]) -> int:
-    if any(word in ("-m", "--multirun") for word in words):
-        from lit_ctg.run.sweep import sweep
-
-        return sweep([word for word in words if word not in ("-m", "--multirun")])
-    show = "--config" in words
-    words = [word for word in words if word != "--config"]
-    unknown = [word for word in words if word.startswith("-")]
-    if unknown:
-        raise UserError(f"no option '{unknown[0]}'; lit-ctg train --help lists them")
-    from lit_ctg.config import compose
-
-    cfg = compose(words)
-    if show:
-        from omegaconf import OmegaConf
-
-        print(OmegaConf.to_yaml(cfg, resolve=True).rstrip())
-        return 0
-    from lit_ctg.run.jobs import BUSY
-    from lit_ctg.run.train import train
-
-    # a run that another process is working on is not done
-    return BUSY if train(cfg).status == "BUSY" else 0
-
-
-def _evaluate(words: list[str]) -> int:
-    from lit_ctg.run.evaluate import evaluate
-
-    evaluate(words)
-    return 0
-
-
-def _generate(words: list[str]) -> int:
-    from lit_ctg.run.generate import main as generate
-
-    generate(words)
-    return 0
-
-
-def _export(words: list[str]) -> int:
-    from lit_ctg.run.export import export
-
-    export(words)
-    return 0
-
-
-def _table(words: list[str]) -> int:
-    from lit_ctg.results.publish import table_command
-
-    return _of_records(table_command, COMMANDS["table"].parse(words))
-
-
-def _report(words: list[str]) -> int:
-    from lit_ctg.results.report import main as report
-
-    return _of_records(report, COMMANDS["report"].parse(words))
-
-
-def _play(words: list[str]) -> int:
-    from lit_ctg.run.play_page import served
-
-    return served(COMMANDS["play"].parse(words))
-
-
-def _figure(words: list[str]) -> int:
-    from lit_ctg.results.figure import main as figure
-
-    return _of_records(figure, COMMANDS["figure"].parse(words))
-
-
-def _verify(words: list[str]) -> int:
-    from lit_ctg.results.verify import main as verify
-
-    return _of_records(verify, COMMANDS["verify"].parse(words))
-
-
-def _collect(words: list[str]) -> int:
-    from lit_ctg.results.record import check_sources, collect, load_records
-
-    found = COMMANDS["collect"].parse(words)
-    sources, out = folders(found.get("records")) or ["outputs"], Path(found.get("out", "experiments"))
-    check_sources(sources)
-    written = collect(load_records(sources), out, replace=found.get("replace") == "true")
-    print(f"{len(written)} records written below {out}")
-    return 0
-
-
-def _of_records(command: Callable[..., int], found: dict[str, str]) -> int:
-    return command(**{**found, "records": folders(found.get("records"))}, console=Console())
-
-
-def _reproduce(words: list[str]) -> int:
-    from lit_ctg.run.reproduce import main as reproduce
-
-    COMMANDS["reproduce"].parse(words)
-    return reproduce(words)
-
-
-def _lab(words: list[str]) -> int:
-    from lit_ctg.run.lab import main as lab
-
-    return lab(words)
-
-
-def _data(words: list[str]) -> int:
-    from lit_ctg.run.data import main as data
-
-    return data(words)
-
-
-def _export_model(words: list[str]) -> int:
-    from lit_ctg.run.export_model import main as export_model
-
-    found: dict[str, Any] = dict(COMMANDS["export-model"].parse(words))
-    export_model(**found)
-    return 0
-
-
-def _memory(words: list[str]) -> int:
-    from lit_ctg.run.memory import main as memory
-
-    memory(words)
-    return 0
-
-
-def _field(words: list[str]) -> int:
-    from lit_ctg.field.command import main as field
-
-    return field(words)
-
-
-def _new(words: list[str]) -> int:
-    from lit_ctg.run.skeleton import new
-
-    found = COMMANDS["new"].parse(words)
-    for path in new(found["paper"], found.get("title", "")):
-        print(path)
-    print(f"next: lit-ctg train experiment={found['paper']}/main size=smoke; CONTRIBUTING.md says what to change first")
-    return 0
-
-
-def _list(words: list[str]) -> int:
-    from lit_ctg.run.listing import lines
-
-    for line in lines(COMMANDS["list"].parse(words)["what"]):
-        print(printable(line))
-    return 0
-
-
-def _completion(words: list[str]) -> int:
-    from lit_ctg.run.listing import SCRIPTS
-
-    print(SCRIPTS[COMMANDS["completion"].parse(words)["shell"]], end="")
-    return 0
-
-
 def _complete() -> int:
     """Answer the shell's completion; the line typed so far is in COMP_TYPED."""
     from lit_ctg.run.listing import candidates, typed
 
-    known = {command.name: [setting.name for setting in command.settings] for command in COMMANDS.values()}
+    known = {name: [*command.hydra, *command.options()] for name, command in COMMANDS.items()}
     for word in candidates(typed(os.environ.get("COMP_TYPED", "")), known):
         print(word)
     return 0
@@ -279,304 +159,574 @@ def _kinds() -> Sequence[str]:
     return list(KINDS)
 
 
-_RUN = (
-    Setting("experiment", "<paper>/<name>, see lit-ctg list what=experiments", _experiments),
-    Setting("regime", "corrected (default) or as_published"),
-    Setting("size", "smoke (seconds), small (minutes, default) or paper (the paper's own numbers)"),
-    Setting("seed", "0, 1, ..."),
-    Setting("training_seed", "initial values, dropout, order (null: seed)"),
-)
-_RECORDS = Setting(
-    "records",
-    "comma-separated folders of records; default: your own in outputs/ (larger than smoke), else the committed ones",
-)
-_SIZE = Setting(
-    "size",
-    "only runs of this size: smoke, small, paper; default: each table's largest run; all: every size",
-)
-
-COMMANDS = {
-    command.name: command
-    for command in (
-        Command(
-            "train",
-            "train, evaluate and record one run, or with -m a sweep over comma-separated values",
-            _train,
-            (*_RUN, Setting("skip_completed", "true: skip what has a finished run"), Setting("data", "another corpus")),
-            overrides=True,
-            notes=("-m  sweep", "--config  print the composed configuration and stop"),
-            examples=("train experiment=semantic_fusion/main size=smoke seed=0",),
-        ),
-        Command(
-            "evaluate",
-            "metrics of a checkpoint (default: of the run of this configuration)",
-            _evaluate,
-            (*_RUN, Setting("ckpt_path", "the checkpoint")),
-            overrides=True,
-            examples=("evaluate experiment=semantic_fusion/main size=smoke seed=0",),
-        ),
-        Command(
-            "generate",
-            "texts from a trained run under its paper's controls, or from any model under exported controls",
-            _generate,
-            (
-                *_RUN,
-                Setting("ckpt_path", "the checkpoint"),
-                Setting("prompt", "how the texts begin"),
-                Setting("n", "how many"),
-                Setting("path", "[hard,soft,channel]: the routes a control takes, where a paper has several"),
-                Setting("model", "a Hugging Face causal language model (folder or hub name) instead of a run"),
-                Setting("controls", "[<folder>,<name>=<folder>]: with model=, what lit-ctg export wrote"),
-                Setting("prompts", "with model=: a file of prompts and settings, one JSON object per line"),
-                Setting("out", "with prompts=: where the texts go; the same command resumes where it stopped"),
-                Setting("max_new_tokens", "with model=: the longest continuation, in tokens (40)"),
-                Setting("do_sample", "with model=: true (draw, default) or false (the likeliest token)"),
-                Setting("batch_size", "with model=: texts at a time (8); the texts do not depend on it"),
-                Setting("revision", "with model=: of the model on the hub"),
-            ),
-            overrides=True,
-            notes=(
-                "control.<name>=<value>  a control of the paper; [0,0.5,1] gives each text its own",
-                "control.<name>.<setting>=<value>  with model=: a setting of a control",
-                "generate.<option>=<value>  with model=: an option of Hugging Face's generate",
-                "a first word without '=' is a run directory: none of its training settings need be repeated",
-            ),
-            examples=(
-                "generate experiment=semantic_fusion/main size=smoke seed=0 control.pos_high=0.9 n=3",
-                "generate outputs/idea_gate/main/<run> prompt='The acid' control.alpha=1",
-                "generate model=gpt2 controls=[gate,micro] control.idea_gate.alpha=[0,0.5,1] prompt='The acid' n=3",
-            ),
-        ),
-        Command(
-            "export",
-            "the control of a finished run as a folder that can be carried to a Hugging Face model",
-            _export,
-            (
-                *_RUN,
-                Setting("ckpt_path", "the checkpoint"),
-                Setting("out", "the new folder (required)"),
-                Setting("kind", "which, where a run has several (of clauses: clause_channel or grammar)"),
-            ),
-            overrides=True,
-            notes=("a first word without '=' is a run directory",),
-            examples=("export experiment=idea_gate/main size=smoke seed=0 out=gate", "export <run directory> out=gate"),
-        ),
-        Command(
-            "play",
-            "a local page on which sliders change a text, token by token",
-            _play,
-            (
-                Setting("run", "the run directory to open first"),
-                Setting("model", "instead of runs: a Hugging Face model, folder or hub name"),
-                Setting("controls", "the bundles that steer it, [folder,folder]"),
-                Setting("host", "the address to listen on, 127.0.0.1 (this machine only) by default"),
-                Setting("port", "7860 by default"),
-                Setting("allow_host", "names of a tunnel or proxy in front of the page, with commas"),
-                Setting("output_root", "where to look for runs, outputs by default"),
-                Setting("open", "true opens a browser"),
-            ),
-            notes=("needs gradio: pip install 'lit-ctg[play]'; without any run it offers to train the smoke models",),
-            examples=("play open=true", "play model=<folder> controls=[<folder>,<folder>]"),
-        ),
-        Command(
-            "table",
-            "the paper's tables: printed | ours | verdict",
-            _table,
-            (
-                Setting("paper", "a paper, or all", required=True),
-                _SIZE,
-                Setting("format", "text, md, latex, csv, or eee: the runs in Every Eval Ever's schema"),
-                _RECORDS,
-                Setting("out", "the file to write, or with format=eee a folder"),
-            ),
-            examples=("table paper=nslm format=md",),
-        ),
-        Command(
-            "report",
-            "one self-contained page of everything; target=wandb: dashboards; target=sweep: a W&B sweep",
-            _report,
-            (
-                Setting("paper", "a paper, or all (default)"),
-                _SIZE,
-                Setting("target", "html (default), wandb or sweep"),
-                _RECORDS,
-                Setting("out", "the file, or with target=wandb a folder"),
-                Setting("entity", "with target=wandb: your name or team there"),
-                Setting("project", "with target=wandb: the project, lit_ctg by default"),
-            ),
-            examples=("report out=report.html",),
-        ),
-        Command(
-            "figure",
-            "a paper's figures as SVG files",
-            _figure,
-            (
-                Setting("paper", "a paper, or all (default)"),
-                _SIZE,
-                _RECORDS,
-                Setting("out", "a folder, outputs/figures/<paper> by default"),
-            ),
-            examples=("figure paper=semantic_fusion",),
-        ),
-        Command(
-            "verify",
-            "recompute what the committed texts allow, and report every difference",
-            _verify,
-            (
-                Setting("paper", "a paper, field, or all (default)"),
-                Setting("records", "comma-separated folders of records; default: the committed ones"),
-            ),
-            examples=("verify paper=idea_gate",),
-        ),
-        Command(
-            "collect",
-            "copy finished runs of committed code to experiments/, where tables read them",
-            _collect,
-            (
-                Setting("records", "comma-separated folders of records; default: outputs"),
-                Setting("out", "the folder of the papers, experiments by default"),
-                Setting("replace", "true: overwrite the record of the same run", lambda: ("true", "false")),
-            ),
-            examples=("collect records=outputs", "collect records=outputs/idea_gate replace=true"),
-        ),
-        Command(
-            "reproduce",
-            "run what a paper's tables lack, then make tables and report",
-            _reproduce,
-            (
-                Setting("paper", "a paper, or all", required=True),
-                Setting("size", "small (default) or paper"),
-                Setting("local", "folder with the real corpora"),
-                Setting("output_root", "where runs go"),
-                Setting("dry_run", "true: only list what would run", lambda: ("true", "false")),
-                Setting(
-                    "records",
-                    "comma-separated folders of records; default: your own in outputs/ and the committed ones",
-                ),
-            ),
-            examples=("reproduce paper=all size=small dry_run=true",),
-        ),
-        Command(
-            "lab",
-            "start|stop|status|collect: what reproduce would run, in the background, one worker per core",
-            _lab,
-            (
-                Setting("paper", "a paper, or all (default)"),
-                Setting("size", "paper (default), small or smoke"),
-                Setting("local", "folder with the real corpora"),
-                Setting("output_root", "where runs go, outputs by default; stop, status and collect take only this"),
-                Setting("workers", "how many, default: one per core"),
-                Setting("nice", "0 to 19 (default): how far other processes take precedence"),
-                Setting("retry", "true: retry what failed", lambda: ("true", "false")),
-            ),
-            notes=(
-                "start continues after a stop, a crash or a restart of the machine, with the settings it had",
-                "collect copies finished records to experiments/",
-            ),
-            examples=("lab start paper=control_code local=<folder>", "lab status", "lab stop"),
-        ),
-        Command(
-            "data",
-            "prepare|info|sample|counts of a corpus; papers add actions: lit-ctg data lists all",
-            _data,
-            (
-                Setting("data", "the corpus, see lit-ctg list what=data"),
-                Setting("data.source", "sample, local or hub"),
-                Setting("data.root", "folder of data.source=local"),
-                Setting("n", "how many documents sample shows"),
-            ),
-            overrides=True,
-            examples=("data info data=reviews size=smoke", "data counts experiment=nslm/numbers size=smoke"),
-        ),
-        Command(
-            "export-model",
-            "the language model of a finished run as a Hugging Face folder that does not need lit_ctg",
-            _export_model,
-            (
-                Setting("run", "the run directory (or a checkpoint)", required=True),
-                Setting("out", "the folder to write; default: export in the run directory"),
-            ),
-            examples=("export-model run=<run directory> out=model",),
-        ),
-        Command(
-            "memory",
-            "build: count a folder of texts for a Hugging Face model; fit: weigh the counts on held-out text",
-            _memory,
-            (
-                Setting("model", "the Hugging Face model, folder or hub name", required=True),
-                Setting("data.root", "the folder of texts, one file or subfolder per label"),
-                Setting("out", "build: where the memory goes; fit: where the fitted one goes (default: the same)"),
-                Setting("order", "build: longest n-grams, 2 to 5 (default 3)"),
-                Setting("smoothing", "build: kneser_ney (default) or witten_bell"),
-                Setting("memory", "fit: folder of the memory"),
-                Setting("tokens", "fit: read at most this many tokens of each split (default: all)"),
-                Setting("context", "fit: tokens the model reads at a time (default: its context, at most 512)"),
-            ),
-            overrides=True,
-            examples=(
-                "memory build model=gpt2 data.root=texts out=memory",
-                "memory fit memory=memory model=gpt2 data.root=texts",
-            ),
-        ),
-        Command(
-            "field",
-            "run|report|rejudge|export|add: measure control methods on one model, task and judges, and rank them",
-            _field,
-            (
-                Setting("task", "run, export: sentiment, topic, ...; several (with commas) or all make a sweep"),
-                Setting(
-                    "method", "run, export: bare, prefix, dexperts, ...; several (with commas) or all make a sweep"
-                ),
-                Setting("model", "run, export: a Hugging Face model instead of the one trained here"),
-                Setting("size", "smoke, small (default) or paper"),
-                Setting("seed", "run: 0, 1, ...; rejudge: of the judges"),
-                Setting("logger", "run: none (default) or wandb"),
-                Setting("records", "report: folders of records, with commas; rejudge: one folder"),
-                Setting("out", "report: a folder for tables and pictures; export: one for the controls"),
-                Setting("root", "rejudge: where the corpus lies now, with task="),
-                Setting("name", "add: of the new method"),
-            ),
-            overrides=True,
-            notes=(
-                "rejudge  asks whether judges of another seed give the same ranking",
-                "export  writes what a method learned as controls for lit-ctg generate, Steered and play",
-                "add  writes a new method's files",
-            ),
-            examples=(
-                "field run task=sentiment method=bare,prefix,dexperts size=smoke",
-                "field run task=sentiment method=all data.source=local data.root=<folder of reviews>",
-                "field report",
-                "field rejudge seed=1",
-                "field export task=sentiment method=idea_gate_lift size=smoke out=<folder>",
-                "field add name=my_method",
-            ),
-        ),
-        Command(
-            "new",
-            "write the files of a new paper: a placeholder method that trains, generates and is tested",
-            _new,
-            (
-                Setting("paper", "name of its folders, such as topic_prefix", required=True),
-                Setting("title", "what tables and pages call it"),
-            ),
-            examples=("new paper=topic_prefix",),
-        ),
-        Command(
-            "list",
-            "what there is to choose from, one line each",
-            _list,
-            (Setting("what", "the kind of thing", _kinds, required=True),),
-            examples=("list experiments", "list data", "list metrics", "list controls"),
-        ),
-        Command(
-            "completion",
-            "the script that lets a shell complete lit-ctg's words",
-            _completion,
-            (Setting("shell", "bash, zsh or fish", lambda: ("bash", "zsh", "fish"), required=True),),
-            notes=('put  eval "$(lit-ctg completion shell=bash)"  into your shell\'s start file',),
-        ),
-    )
+Records = list[str] | None
+Size = Literal["smoke", "small", "paper", "all"] | None
+_RUN = {
+    "experiment": "<paper>/<name>, see lit-ctg list what=experiments",
+    "regime": "corrected (default) or as_published",
+    "size": "smoke (seconds), small (minutes, default) or paper (the paper's own numbers)",
+    "seed": "0, 1, ...",
+    "training_seed": "initial values, dropout, order (null: seed)",
 }
+_RECORDS = (
+    "comma-separated folders of records; default: your own in outputs/ (larger than smoke), else the committed ones"
+)
+_SIZE = "only runs of this size; default: each table's largest run; all: every size"
+
+
+class Train(Command):
+    """train, evaluate and record one run, or with -m a sweep over comma-separated values"""
+
+    words = "train"
+    overrides: list[str]
+    hydra = {**_RUN, "skip_completed": "true: skip what has a finished run", "data": "another corpus"}
+    notes = ("-m  sweep", "--config  print the composed configuration and stop")
+    examples = ("train experiment=semantic_fusion/main size=smoke seed=0",)
+    multirun: bool = option("true: a sweep, as -m", False)
+    config: bool = option("true: print the composed configuration and stop", False)
+
+    @classmethod
+    def parse(cls, words: Sequence[str]) -> Train:
+        return super().parse(["--multirun" if word == "-m" else word for word in words])
+
+    def execute(self) -> int:
+        if self.multirun:
+            from lit_ctg.run.sweep import sweep
+
+            return sweep(self.overrides)
+        from lit_ctg.config import compose
+
+        cfg = compose(self.overrides)
+        if self.config:
+            from omegaconf import OmegaConf
+
+            print(OmegaConf.to_yaml(cfg, resolve=True).rstrip())
+            return 0
+        from lit_ctg.run.jobs import BUSY
+        from lit_ctg.run.train import train
+
+        # a run that another process is working on is not done
+        return BUSY if train(cfg).status == "BUSY" else 0
+
+
+class Evaluate(Command):
+    """metrics of a checkpoint (default: of the run of this configuration)"""
+
+    words = "evaluate"
+    overrides: list[str]
+    hydra = {**_RUN, "ckpt_path": "the checkpoint"}
+    notes = ("a first word without '=' is a run directory: none of its training settings need be repeated",)
+    examples = ("evaluate experiment=semantic_fusion/main size=smoke seed=0",)
+
+    def execute(self) -> None:
+        from lit_ctg.run.evaluate import evaluate
+
+        evaluate(self.overrides)
+
+
+class Generate(Command):
+    """texts from a trained run under its paper's controls, or from any model under exported controls"""
+
+    words = "generate"
+    overrides: list[str]
+    hydra = {
+        **_RUN,
+        "ckpt_path": "the checkpoint",
+        "prompt": "how the texts begin",
+        "n": "how many",
+        "path": "[hard,soft,channel]: the routes a control takes, where a paper has several",
+        "model": "a Hugging Face causal language model (folder or hub name) instead of a run",
+        "controls": "[<folder>,<name>=<folder>]: with model=, what lit-ctg export wrote",
+        "prompts": "with model=: a file of prompts and settings, one JSON object per line",
+        "out": "with prompts=: where the texts go; the same command resumes where it stopped",
+        "max_new_tokens": "with model=: the longest continuation, in tokens (40)",
+        "do_sample": "with model=: true (draw, default) or false (the likeliest token)",
+        "batch_size": "with model=: texts at a time (8); the texts do not depend on it",
+        "revision": "with model=: of the model on the hub",
+    }
+    notes = (
+        "control.<name>=<value>  a control of the paper; [0,0.5,1] gives each text its own",
+        "control.<name>.<setting>=<value>  with model=: a setting of a control",
+        "generate.<option>=<value>  with model=: an option of Hugging Face's generate",
+        "a first word without '=' is a run directory: none of its training settings need be repeated",
+    )
+    examples = (
+        "generate experiment=semantic_fusion/main size=smoke seed=0 control.pos_high=0.9 n=3",
+        "generate outputs/idea_gate/main/<run> prompt='The acid' control.alpha=1",
+        "generate model=gpt2 controls=[gate,micro] control.idea_gate.alpha=[0,0.5,1] prompt='The acid' n=3",
+    )
+
+    def execute(self) -> None:
+        from lit_ctg.run.generate import main as generate
+
+        generate(self.overrides)
+
+
+class Export(Command):
+    """the control of a finished run as a folder that can be carried to a Hugging Face model"""
+
+    words = "export"
+    overrides: list[str]
+    hydra = {**_RUN, "ckpt_path": "the checkpoint"}
+    notes = ("a first word without '=' is a run directory",)
+    examples = ("export experiment=idea_gate/main size=smoke seed=0 out=gate", "export <run directory> out=gate")
+    out: Annotated[str, MinLen(1)] = option("the new folder, where the control is to go")
+    kind: str | None = option("which, where a run has several (of clauses: clause_channel or grammar)", None)
+
+    def execute(self) -> None:
+        from lit_ctg.run.export import export
+
+        export(self.overrides, self.out, self.kind)
+
+
+class Play(Command):
+    """a local page on which sliders change a text, token by token"""
+
+    words = "play"
+    notes = ("needs gradio: pip install 'lit-ctg[play]'; without any run it offers to train the smoke models",)
+    examples = ("play open=true", "play model=<folder> controls=[<folder>,<folder>]")
+    run: str | None = option("the run directory to open first", None)
+    model: str | None = option("instead of runs: a Hugging Face model, folder or hub name", None)
+    controls: list[str] = option("the bundles that steer it, [folder,folder]", [])
+    host: str = option("the address to listen on; 127.0.0.1 is this machine only", "127.0.0.1")
+    port: Annotated[int, Interval(ge=0, lt=65536)] = option("of the address", 7860)
+    allow_host: list[str] = option("names of a tunnel or proxy in front of the page, with commas", [])
+    output_root: str = option("where to look for runs", "outputs")
+    open: bool = option("true opens a browser", False)
+
+    def execute(self) -> int:
+        from lit_ctg.run.play_page import main as play
+
+        return play(
+            self.run, self.model, self.controls, self.host, self.port, self.allow_host, self.output_root, self.open
+        )
+
+
+class Table(Command):
+    """the paper's tables: printed | ours | verdict"""
+
+    words = "table"
+    examples = ("table paper=nslm format=md",)
+    paper: str = option("a paper, or all")
+    size: Size = option(_SIZE, None)
+    format: Literal["text", "md", "latex", "csv", "eee"] = option("eee: the runs in Every Eval Ever's schema", "text")
+    records: Records = option(_RECORDS, None)
+    out: str | None = option("the file to write, or with format=eee a folder", None)
+
+    def execute(self) -> int:
+        from lit_ctg.results.publish import table_command
+
+        return table_command(self.paper, self.size, self.format, self.records, self.out, Console())
+
+
+class Report(Command):
+    """one self-contained page of everything; target=wandb: dashboards; target=sweep: a W&B sweep"""
+
+    words = "report"
+    examples = ("report out=report.html",)
+    paper: str = option("a paper, or all", "all")
+    size: Size = option(_SIZE, None)
+    target: Literal["html", "wandb", "sweep", "readme"] = option("readme: the results in out=README.md", "html")
+    records: Records = option(_RECORDS, None)
+    out: str | None = option("the file, or with target=wandb a folder", None)
+    entity: str = option("with target=wandb: your name or team there", "")
+    project: str = option("with target=wandb: the project", "lit_ctg")
+
+    def execute(self) -> int:
+        if self.target == "readme":
+            from lit_ctg.results.publish import fill_readme
+
+            return fill_readme(Path(self.out or "README.md"), Path((self.records or ["experiments"])[0]))
+        from lit_ctg.results.report import main as report
+
+        places = (self.records, self.out, self.entity, self.project)
+        return report(self.paper, self.size, self.target, *places, Console())
+
+
+class Figure(Command):
+    """a paper's figures as SVG files"""
+
+    words = "figure"
+    examples = ("figure paper=semantic_fusion",)
+    paper: str = option("a paper, or all", "all")
+    size: Size = option(_SIZE, None)
+    records: Records = option(_RECORDS, None)
+    out: str | None = option("a folder, outputs/figures/<paper> by default", None)
+
+    def execute(self) -> int:
+        from lit_ctg.results.figure import main as figure
+
+        return figure(self.paper, self.size, self.records, self.out, Console())
+
+
+class Verify(Command):
+    """recompute what the committed texts allow, and report every difference"""
+
+    words = "verify"
+    examples = ("verify paper=idea_gate",)
+    paper: str = option("a paper, field, or all", "all")
+    records: Records = option("comma-separated folders of records; default: the committed ones", None)
+
+    def execute(self) -> int:
+        from lit_ctg.results.verify import main as verify
+
+        return verify(self.paper, self.records, Console())
+
+
+class Collect(Command):
+    """copy finished runs of committed code to experiments/, where tables read them"""
+
+    words = "collect"
+    examples = ("collect records=outputs", "collect records=outputs/idea_gate replace=true")
+    records: Records = option("comma-separated folders of records; default: outputs", None)
+    out: str = option("the folder of the papers", "experiments")
+    replace: bool = option("true: overwrite the record of the same run", False)
+
+    def execute(self) -> None:
+        from lit_ctg.results.record import check_sources, collect, load_records
+
+        sources = self.records or ["outputs"]
+        check_sources(sources)
+        written = collect(load_records(sources), Path(self.out), replace=self.replace)
+        print(f"{len(written)} records written below {self.out}")
+
+
+class Reproduce(Command):
+    """run what a paper's tables lack, then make tables and report"""
+
+    words = "reproduce"
+    examples = ("reproduce paper=all size=small dry_run=true",)
+    paper: str = option("a paper, or all")
+    size: Literal["smoke", "small", "paper"] = option("of the runs", "small")
+    local: str | None = option("folder with the real corpora (default: local)", None)
+    output_root: str = option("where runs go", "outputs")
+    dry_run: bool = option("true: only list what would run", False)
+    records: Records = option(
+        "comma-separated folders of records; default: your own in outputs/ and the committed ones", None
+    )
+
+    def execute(self) -> int:
+        from lit_ctg.run.reproduce import main as reproduce
+
+        return reproduce(self.paper, self.size, self.local, self.output_root, self.records, self.dry_run)
+
+
+_OUTPUTS = "where runs go"
+
+
+class LabStart(Command):
+    """run what reproduce would, in the background, one worker per core"""
+
+    words = "lab start"
+    notes = ("continues after a stop, a crash or a restart of the machine; what is not given is as at the last start",)
+    examples = ("lab start paper=control_code local=<folder>", "lab status", "lab stop")
+    paper: str | None = option("a paper, or all (default)", None)
+    size: Literal["smoke", "small", "paper"] | None = option("of the runs (default: paper)", None)
+    local: str | None = option("folder with the real corpora (default: local)", None)
+    output_root: str = option(_OUTPUTS, "outputs")
+    workers: Count | None = option("how many (default: one per core)", None)
+    nice: Annotated[int, Interval(ge=0, le=19)] | None = option("how far other processes go first (default: 19)", None)
+    retry: bool = option("true: retry what failed", False)
+
+    def execute(self) -> None:
+        from lit_ctg.run.lab import Lab, start
+
+        given = {"paper": self.paper, "size": self.size, "local": self.local, "workers": self.workers}
+        given = {key: value for key, value in {**given, "nice": self.nice}.items() if value is not None}
+        _say(start(Lab(self.output_root), given, self.retry))
+
+
+class LabStop(Command):
+    """end the runs of the background at their next checkpoint"""
+
+    words = "lab stop"
+    output_root: str = option(_OUTPUTS, "outputs")
+
+    def execute(self) -> None:
+        from lit_ctg.run.lab import Lab, stop
+
+        _say(stop(Lab(self.output_root)))
+
+
+class LabStatus(Command):
+    """what runs in the background, is done and is left"""
+
+    words = "lab status"
+    output_root: str = option(_OUTPUTS, "outputs")
+
+    def execute(self) -> None:
+        from lit_ctg.run.lab import Lab
+
+        _say(Lab(self.output_root).status())
+
+
+class LabCollect(Command):
+    """copy finished records of the background to experiments/"""
+
+    words = "lab collect"
+    output_root: str = option(_OUTPUTS, "outputs")
+
+    def execute(self) -> None:
+        from lit_ctg.run.lab import Lab, collected
+
+        _say(collected(Lab(self.output_root)))
+
+
+def _say(lines: Sequence[str]) -> None:
+    for line in lines:
+        print(printable(line))
+
+
+class _Data(Command):
+    overrides: list[str]
+    hydra = {
+        "data": "the corpus, see lit-ctg list what=data",
+        "data.source": "sample, local or hub",
+        "data.root": "folder of data.source=local",
+    }
+    n = 5
+
+    def execute(self) -> None:
+        from lit_ctg.config import compose
+        from lit_ctg.run.build import build_datamodule
+        from lit_ctg.run.data import run
+
+        run(self.words.split()[1], build_datamodule(compose(self.overrides, experiment=False)), n=self.n)
+
+
+class DataPrepare(_Data):
+    """fetch and pack a corpus"""
+
+    words = "data prepare"
+    examples = ("data prepare data=reviews size=smoke",)
+
+
+class DataInfo(_Data):
+    """splits, vocabulary, unknown words and checksum of a corpus"""
+
+    words = "data info"
+    examples = ("data info data=reviews size=smoke",)
+
+
+class DataSample(_Data):
+    """documents of a corpus as the model reads them"""
+
+    words = "data sample"
+    examples = ("data sample data=reviews size=smoke n=3",)
+    n: Count = option("how many documents", 5)
+
+
+class DataCounts(Command):
+    """perplexity of count-based models on a corpus, a scale for every language model"""
+
+    words = "data counts"
+    overrides: list[str]
+    hydra = _RUN
+    examples = ("data counts experiment=nslm/numbers size=smoke",)
+
+    def execute(self) -> None:
+        from lit_ctg.run.counts import main as counts
+
+        counts(self.overrides)
+
+
+class ExportModel(Command):
+    """the language model of a finished run as a Hugging Face folder that does not need lit_ctg"""
+
+    words = "export-model"
+    examples = ("export-model run=<run directory> out=model",)
+    run: str = option("the run directory (or a checkpoint)")
+    out: str | None = option("the folder to write; default: export in the run directory", None)
+
+    def execute(self) -> None:
+        from lit_ctg.run.export_model import main as export_model
+
+        export_model(self.run, self.out)
+
+
+class MemoryBuild(Command):
+    """count a folder of texts for a Hugging Face model"""
+
+    words = "memory build"
+    overrides: list[str]
+    hydra = {"data.root": "the folder of texts, one file or subfolder per label"}
+    examples = ("memory build model=gpt2 data.root=texts out=memory",)
+    model: str = option("the Hugging Face model, folder or hub name")
+    out: str = option("where the memory goes")
+    order: Annotated[int, Interval(ge=2, le=5)] = option("longest n-grams", 3)
+    smoothing: Literal["kneser_ney", "witten_bell"] = option("of the counts", "kneser_ney")
+
+    def execute(self) -> None:
+        from lit_ctg.run.memory import build
+
+        build(self.model, self.out, self.overrides, order=self.order, smoothing=self.smoothing)
+
+
+class MemoryFit(Command):
+    """weigh the counts of a memory on held-out text, and measure what it saves"""
+
+    words = "memory fit"
+    overrides: list[str]
+    hydra = MemoryBuild.hydra
+    examples = ("memory fit memory=memory model=gpt2 data.root=texts",)
+    model: str = option("the Hugging Face model, folder or hub name")
+    memory: str = option("folder of the memory")
+    out: str | None = option("where the fitted one goes (default: the same)", None)
+    tokens: Annotated[int, Ge(2)] | None = option("read at most this many tokens of each split (default: all)", None)
+    context: Annotated[int, Ge(2)] = option("tokens the model reads at a time, at most its context", 512)
+
+    def execute(self) -> None:
+        from lit_ctg.run.memory import fit
+
+        fit(self.model, self.memory, self.overrides, out=self.out, tokens=self.tokens, context=self.context)
+
+
+class FieldRun(Command):
+    """measure control methods on one model, task and judges"""
+
+    words = "field run"
+    overrides: list[str]
+    hydra = {
+        "task": "sentiment, topic, ...; several (with commas) or all make a sweep",
+        "method": "bare, prefix, dexperts, ...; several (with commas) or all make a sweep",
+        "model": "a Hugging Face model instead of the one trained here",
+        "size": "smoke, small (default) or paper",
+        "seed": "0, 1, ...",
+        "logger": "none (default) or wandb",
+    }
+    examples = (
+        "field run task=sentiment method=bare,prefix,dexperts size=smoke",
+        "field run task=sentiment method=all data.source=local data.root=<folder of reviews>",
+    )
+
+    def execute(self) -> int:
+        from lit_ctg.field.command import run_all
+
+        return run_all(self.overrides)
+
+
+class FieldReport(Command):
+    """tables and pictures of the methods, ranked"""
+
+    words = "field report"
+    records: Records = option("comma-separated folders of records; default: the committed ones", None)
+    out: str | None = option("a folder for tables and pictures", None)
+    size: Literal["smoke", "small", "paper"] | None = option("only runs of this size", None)
+
+    def execute(self) -> int:
+        from lit_ctg.field.page import report
+
+        return report(self.records, self.out, self.size, Console(soft_wrap=True, highlight=False))
+
+
+class FieldRejudge(Command):
+    """ask whether judges of another seed give the same ranking"""
+
+    words = "field rejudge"
+    examples = ("field rejudge seed=1",)
+    seed: Seed = option("of the judges")
+    records: str | None = option("one folder of records; default: the committed ones", None)
+    task: str | None = option("only this task", None)
+    root: str | None = option("where the corpus lies now, with task=", None)
+    output_root: str = option("where judges are kept", "outputs")
+
+    def execute(self) -> int:
+        from lit_ctg.field.rejudge import rejudge
+
+        console = Console(soft_wrap=True, highlight=False)
+        return rejudge(self.seed, self.records, self.task, self.root, self.output_root, console)
+
+
+class FieldExport(Command):
+    """what a method learned as controls for lit-ctg generate, Steered and play"""
+
+    words = "field export"
+    overrides: list[str]
+    hydra = FieldRun.hydra
+    examples = ("field export task=sentiment method=idea_gate_lift size=smoke out=<folder>",)
+    out: str = option("a folder for the controls")
+
+    def execute(self) -> None:
+        from lit_ctg.field.command import export_one
+
+        export_one(self.overrides, self.out)
+
+
+class FieldAdd(Command):
+    """write the files of a new method"""
+
+    words = "field add"
+    examples = ("field add name=my_method",)
+    name: str = option("of the new method")
+
+    def execute(self) -> None:
+        from lit_ctg.field.skeleton import add
+
+        for path in add(self.name):
+            print(path)
+        print(f"next: lit-ctg field run task=sentiment method={self.name} size=smoke; docs/field.md says the rest")
+
+
+class New(Command):
+    """write the files of a new paper: a placeholder method that trains, generates and is tested"""
+
+    words = "new"
+    examples = ("new paper=topic_prefix",)
+    paper: str = option("name of its folders, such as topic_prefix")
+    title: str = option("what tables and pages call it", "")
+
+    def execute(self) -> None:
+        from lit_ctg.run.skeleton import new
+
+        for path in new(self.paper, self.title):
+            print(path)
+        print(f"next: lit-ctg train experiment={self.paper}/main size=smoke; CONTRIBUTING.md says what to change first")
+
+
+class List(Command):
+    """what there is to choose from, one line each"""
+
+    words = "list"
+    examples = ("list experiments", "list data", "list metrics", "list controls")
+    what: Annotated[str, Choice(Names(_kinds))] = option("the kind of thing")
+
+    def execute(self) -> None:
+        from lit_ctg.run.listing import lines
+
+        for line in lines(self.what):
+            print(line)
+
+
+class Completion(Command):
+    """the script that lets a shell complete lit-ctg's words"""
+
+    words = "completion"
+    notes = ('put  eval "$(lit-ctg completion shell=bash)"  into your shell\'s start file',)
+    shell: Literal["bash", "zsh", "fish"] = option("which")
+
+    def execute(self) -> None:
+        from lit_ctg.run.listing import SCRIPTS
+
+        print(SCRIPTS[self.shell], end="")
+
+
+COMMANDS: dict[str, type[Command]] = {
+    command.words: command
+    for command in (
+        Train, Evaluate, Generate, Export, Play, Table, Report, Figure, Verify, Collect, Reproduce, LabStart, LabStop,
+        LabStatus, LabCollect, DataPrepare, DataInfo, DataSample, DataCounts, ExportModel, MemoryBuild, MemoryFit,
+        FieldRun, FieldReport, FieldRejudge, FieldExport, FieldAdd, New, List, Completion,
+    )
+}  # fmt: skip
+
+
+def commands() -> dict[str, type[Command]]:
+    """Return all commands, those of the papers (``COMMANDS`` in ``papers/<paper>/command.py``) included."""
+    known = dict(COMMANDS)
+    for file in sorted((Path(__file__).parent / "papers").glob("*/command.py")):
+        found = importlib.import_module(f"lit_ctg.papers.{file.parent.name}.command").COMMANDS
+        known |= {command.words: command for command in found}
+    return known
 
 
 if __name__ == "__main__":

@@ -1,169 +1,195 @@
-"""The one grammar of the command line: ``key=value`` words, checked against what a command takes.
+"""The grammar of the command line: ``key=value`` words, read into the dataclass that declares a command's options.
 
-``lit-ctg train|evaluate|generate|data`` pass their words to Hydra, of whose grammar this is a subset; the other
-commands take the settings that they declare here, from which their help and the shell's completion are also made.
+A command is a subclass of ``Command``: its docstring is its line of help, its fields are its options, ``execute`` does
+the work.
+The field's annotation gives its type, range and choices (``limits.py``), ``option`` what it means and its default.
+Hydra's words (``train``, and what composes a configuration) are collected in a field ``overrides``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import dataclasses
+import inspect
+import typing
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Self, dataclass_transform
+
+from omegaconf import OmegaConf
 
 from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.limits import check_value, kinds_of
 
-# accepted by every command, used only by the command line itself
-_GLOBAL = ("debug",)
-
-
-@dataclass(frozen=True)
-class Setting:
-    """One ``name=value`` of a command.
-
-    Attributes:
-        name, meaning: of the setting, one line.
-        choices: returns the accepted words; None: any word.
-        required: the command needs it.
-    """
-
-    name: str
-    meaning: str
-    choices: Callable[[], Sequence[str]] | None = None
-    required: bool = False
+# taken by every command, used by the command line itself
+GLOBAL = ("debug",)
 
 
-@dataclass(frozen=True)
-class Command:
+def option(meaning: str, default: Any = dataclasses.MISSING) -> Any:
+    """Return the field of one option; without a default it is required, and a list or mapping starts empty."""
+    if default in ([], {}):
+        return dataclasses.field(default_factory=type(default), metadata={"meaning": meaning})
+    return dataclasses.field(default=default, metadata={"meaning": meaning})
+
+
+class Names(Collection[str]):
+    """Choices that are read when they are needed."""
+
+    def __init__(self, read: Callable[[], Collection[str]]) -> None:
+        self.read = read
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.read()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.read())
+
+    def __len__(self) -> int:
+        return len(self.read())
+
+
+@dataclass_transform(kw_only_default=True, field_specifiers=(option,))
+class Command(ABC):
     """One command of ``lit-ctg``.
 
     Attributes:
-        name, summary: of the command, one line.
-        run: takes the words after the name, returns the exit code.
-        settings: what it takes; for a command that takes Hydra's overrides, those worth a line of help.
-        overrides: other ``key=value`` words go to Hydra.
+        words: that call it, such as ``memory build``.
+        hydra: options of the configuration that deserve a line of help, with their meanings.
         notes: more lines of help.
         examples: whole command lines without ``lit-ctg``.
     """
 
-    name: str
-    summary: str
-    run: Callable[[list[str]], int]
-    settings: tuple[Setting, ...] = ()
-    overrides: bool = False
-    notes: tuple[str, ...] = ()
-    examples: tuple[str, ...] = ()
+    words: ClassVar[str]
+    hydra: ClassVar[Mapping[str, str]] = {}
+    notes: ClassVar[tuple[str, ...]] = ()
+    examples: ClassVar[tuple[str, ...]] = ()
 
-    def help(self) -> str:
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        dataclasses.dataclass(kw_only=True)(cls)
+
+    @abstractmethod
+    def execute(self) -> int | None:
+        """Do the work; return the exit code, None for 0."""
+
+    @classmethod
+    def summary(cls) -> str:
+        """Return the line of help."""
+        return (inspect.getdoc(cls) or "").split("\n\n")[0].rstrip(".").replace("\n", " ")
+
+    @classmethod
+    def options(cls) -> dict[str, dataclasses.Field[Any]]:
+        """Return the options by name."""
+        return {field.name: field for field in dataclasses.fields(cls) if "meaning" in field.metadata}  # type: ignore[arg-type]  # a subclass is a dataclass
+
+    @classmethod
+    def help(cls) -> str:
         """Return the help of this command."""
-        width = max((len(setting.name) for setting in self.settings), default=0) + 1
-        lines = [f"lit-ctg {self.name}: {self.summary}"]
-        for setting in self.settings:
-            meaning = setting.meaning + (" (required)" if setting.required else "")
-            lines.append(f"  {setting.name + '=':{width}}  {meaning}")
-        lines += [f"  {note}" for note in self.notes]
-        if self.overrides:
+        meanings = dict(cls.hydra)
+        for name, field in cls.options().items():
+            needed = field.default is field.default_factory is dataclasses.MISSING
+            known = field.default not in (dataclasses.MISSING, None, False, "")
+            note = " (required)" if needed else f" (default: {field.default})" if known else ""
+            meanings[name] = field.metadata["meaning"] + note
+        width = max(map(len, meanings), default=0) + 1
+        lines = [f"lit-ctg {cls.words}: {cls.summary()}"]
+        lines += [f"  {name + '=':{width}}  {meaning}" for name, meaning in meanings.items()]
+        lines += [f"  {note}" for note in cls.notes]
+        if cls.takes_overrides():
             lines.append("  Every other key=value is an override of the configuration: lit-ctg list what=experiments")
         lines.append("  trust=<package>  checkpoints, records and manifests may name classes of this package")
-        lines += [f"example: lit-ctg {example}" for example in self.examples]
+        lines += [f"example: lit-ctg {example}" for example in cls.examples]
         return "\n".join(lines)
 
-    def parse(self, words: Sequence[str]) -> dict[str, str]:
-        """Return the settings of a command that takes no overrides.
+    @classmethod
+    def takes_overrides(cls) -> bool:
+        """Return whether words that are no options go to Hydra."""
+        return "overrides" in (field.name for field in dataclasses.fields(cls))  # type: ignore[arg-type]  # see options
+
+    @classmethod
+    def parse(cls, words: Sequence[str]) -> Self:
+        """Read the words after the command's name.
+
+        A bare first word stands for the first option (``lit-ctg table nslm``); ``--key value`` and ``--key=value`` for
+        ``key=value``, ``--key`` for ``key=true``. A list is ``a,b`` or ``[a,b]``, and a repeated list goes on.
 
         Raises:
-            UserError: see ``settings``; a word that is not among the choices, a required setting that is missing.
+            UserError: an unknown option, one that is given twice, missing or without a value, a value that does not
+                fit, a second bare word.
         """
-        return self._checked(settings(words, self.name, [setting.name for setting in self.settings]))
-
-    def split(self, words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-        """Split words into the settings of a command and overrides of the configuration.
-
-        Raises:
-            UserError: see ``parse``; an option ``--name`` that is not a setting.
-        """
-        known = {setting.name for setting in self.settings}
-        own: list[str] = []
-        overrides: list[str] = []
+        known, found, overrides = cls.options(), dict[str, Any](), list[str]()
+        hints = typing.get_type_hints(cls, include_extras=True)
         rest = list(words)
         while rest:
             word = rest.pop(0)
-            key, equals, _ = word.lstrip("-").partition("=")
-            if word.startswith("--"):
-                own += [word] if equals else [word, *rest[:1]]
-                rest = rest if equals else rest[1:]
-            elif equals and key in known:
-                own.append(word)
-            else:
+            key, equals, text = word.lstrip("-").partition("=")
+            dashed = word.startswith("-") and (key := key.replace("-", "_")) != ""
+            prefix, _, inner = key.partition(".")
+            mapping = bool(inner) and prefix in known and Mapping in kinds_of(hints[prefix])
+            ours = key in known or mapping
+            if not dashed and cls.takes_overrides() and not (ours and equals):
                 overrides.append(word)
-        return self._checked(settings(own, self.name, [setting.name for setting in self.settings])), overrides
+                continue
+            if key in GLOBAL:
+                continue
+            if (dashed or equals) and not ours:
+                there = f"; one of {', '.join(known)}" if known else ""
+                raise UserError(
+                    f"lit-ctg {cls.words}: no option '{word.partition('=')[0]}'{did_you_mean(key, known)}{there}"
+                )
+            if dashed and not equals:
+                flag = bool in kinds_of(hints[key]) and rest[:1] not in (["true"], ["false"])
+                text = "true" if flag else cls._next(rest, word)
+            elif not equals:
+                if found or not known:
+                    raise UserError(f"lit-ctg {cls.words}: cannot read '{word}': options are key=value")
+                key, text = next(iter(known)), word
+            cls._add(found, key, text, hints[prefix if mapping else key], mapping)
+        for name, field in known.items():
+            if name in found:
+                check_value(f"lit-ctg {cls.words}: {name}", found[name], hints[name])
+            elif field.default is field.default_factory is dataclasses.MISSING:
+                raise UserError(f"lit-ctg {cls.words}: give {name}=..., {field.metadata['meaning']}")
+        return cls(**found, **({"overrides": overrides} if cls.takes_overrides() else {}))
 
-    def whole(self, found: Mapping[str, str], name: str, default: int, least: int = 0) -> int:
-        """Return a setting as a whole number, or ``default`` where it was not given.
+    @classmethod
+    def _next(cls, rest: list[str], word: str) -> str:
+        if not rest:
+            raise UserError(f"lit-ctg {cls.words}: {word} needs a value")
+        return rest.pop(0)
 
-        Raises:
-            UserError: see ``whole_number``.
-        """
-        return whole_number(self.name, name, found[name], least) if name in found else default
-
-    def _checked(self, found: dict[str, str]) -> dict[str, str]:
-        for setting in self.settings:
-            value = found.get(setting.name)
-            if value is None and setting.required:
-                known = f" one of {', '.join(setting.choices())}" if setting.choices else ""
-                raise UserError(f"lit-ctg {self.name}: give {setting.name}=...{known}")
-            if value is not None and setting.choices and value not in (choices := setting.choices()):
-                hint = did_you_mean(value, choices)
-                raise UserError(f"lit-ctg {self.name}: {setting.name}={value}{hint}; one of {', '.join(choices)}")
-        return found
-
-
-def settings(words: Sequence[str], command: str, known: Sequence[str]) -> dict[str, str]:
-    """Return ``{key: value}`` of words such as ``paper=nslm``.
-
-    A bare first word stands for the first key that the command knows (``lit-ctg table nslm``); ``--key value`` and
-    ``--key=value`` for ``key=value``, ``--dry-run`` for ``dry_run=true``. The values of a repeated key are joined by a
-    comma.
-
-    Raises:
-        UserError: an unknown key, a key without a value, a second bare word.
-    """
-    found: dict[str, str] = {}
-    rest = list(words)
-    while rest:
-        word = rest.pop(0)
-        key, equals, value = word.lstrip("-").partition("=")
-        if word.startswith("--") and not equals:
-            if key == "dry-run":
-                value = "true"
-            elif rest:
-                value = rest.pop(0)
-            else:
-                raise UserError(f"lit-ctg {command}: {word} needs a value")
-        elif not equals:
-            if found or not known or word.startswith("-"):
-                raise UserError(f"lit-ctg {command}: cannot read '{word}': settings are key=value")
-            key, value = known[0], word
-        key = key.replace("-", "_")
-        if key in _GLOBAL:
-            continue
-        if key not in known:
-            raise UserError(
-                f"lit-ctg {command}: no setting '{key}'{did_you_mean(key, known)}; one of {', '.join(known)}"
-            )
-        found[key] = f"{found[key]},{value}" if key in found else value
-    return found
+    @classmethod
+    def _add(cls, found: dict[str, Any], key: str, text: str, hint: Any, mapping: bool) -> None:
+        """Add the value of one word to those before it."""
+        if mapping:
+            prefix, _, inner = key.partition(".")
+            found.setdefault(prefix, {})[inner] = read_value(key, text)
+        elif Sequence in kinds_of(hint):
+            found[key] = found.get(key, []) + listed(text)
+        elif key in found:
+            raise UserError(f"lit-ctg {cls.words}: {key}= is given twice: leave one out")
+        else:
+            kinds = kinds_of(hint)
+            verbatim = str in kinds or kinds <= {typing.Literal, type(None)}
+            found[key] = None if text == "null" and type(None) in kinds else text if verbatim else read_value(key, text)
 
 
-def whole_number(command: str, name: str, text: str, least: int) -> int:
-    """Read a setting of a command as a whole number.
+def read_value(key: str, text: str) -> Any:
+    """Read a number, a truth value, a list or a mapping as Hydra's configurations write them; other words stay text.
 
     Raises:
-        UserError: it is not a whole number, or less than ``least``.
+        UserError: names the key.
     """
-    if not text.isdecimal() or int(text) < least:
-        raise UserError(f"lit-ctg {command}: {name}={text}: give a whole number from {least}")
-    return int(text)
+    try:
+        value = OmegaConf.from_dotlist([f"value={text}"])
+        return OmegaConf.to_container(value, resolve=False)["value"]  # type: ignore[index,call-overload]  # a mapping
+    except Exception as error:  # of the YAML reader, of many kinds
+        raise UserError(f"{key}={text}: cannot be read as a number, a word or a list [a,b]") from error
 
 
-def folders(value: str | None) -> list[str] | None:
-    """Return the folders of ``records=one,two``; None where nothing is given."""
-    return [part for part in value.split(",") if part] if value else None
+def listed(text: str) -> list[str]:
+    """Return the words of ``[a,b]`` or ``a,b``."""
+    return [
+        part.strip().strip("'\"")
+        for part in text.strip().removeprefix("[").removesuffix("]").split(",")
+        if part.strip()
+    ]

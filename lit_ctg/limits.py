@@ -144,10 +144,15 @@ def _hints(build: Callable[..., Any]) -> Mapping[str, Any]:
 def _check(hints: Mapping[str, Any], given: Mapping[str, Any], where: str) -> None:
     for name, value in given.items():
         if name in hints:
-            _check_value(f"{where}.{name}", value, hints[name])
+            check_value(f"{where}.{name}", value, hints[name])
 
 
-def _check_value(key: str, value: Any, hint: Any) -> None:
+def kinds_of(hint: Any) -> set[Any]:
+    """Return which of the types that are checked an annotation allows: ``Sequence`` for any list, ``object`` else."""
+    return {_kind(option) for option, _ in _options(hint)}
+
+
+def check_value(key: str, value: Any, hint: Any) -> None:
     """Refuse a value, or an element of it, that fits none of the types of an annotation."""
     options = [(option, marks, _kind(option)) for option, marks in _options(hint)]
     kinds = {kind for *_, kind in options}
@@ -158,7 +163,7 @@ def _check_value(key: str, value: Any, hint: Any) -> None:
     for option, marks, kind in options:
         if kind is not object and _fits(value, option, marks, kind):
             for place, item, inner in _elements(value, option, kind):
-                _check_value(key + place, item, inner)
+                check_value(key + place, item, inner)
             return
     shown = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
     expected = dict.fromkeys(_expected(*one) for one in options if one[2] is not object)
@@ -196,12 +201,14 @@ def _choices(option: Any, marks: Iterable[Any]) -> list[Any]:
 def _fits(value: Any, option: Any, marks: Iterable[Any], kind: Any) -> bool:
     if choices := _choices(option, marks):
         return any(type(value) is type(choice) and value == choice for choice in choices)
+    least = max((mark.min_length for mark in marks if isinstance(mark, MinLen)), default=0)
     if kind in (Mapping, Sequence):
         several = isinstance(value, Iterable) and not isinstance(value, str | bytes)
-        least = max((mark.min_length for mark in marks if isinstance(mark, MinLen)), default=0)
         return several and isinstance(value, Mapping) == (kind is Mapping) and (not least or len(value) >= least)
+    if kind is str:
+        return isinstance(value, str | os.PathLike) and len(os.fspath(value)) >= least
     if kind not in (int, float):
-        return isinstance(value, {bool: bool | np.bool_, str: str | os.PathLike}.get(kind, kind))
+        return isinstance(value, bool | np.bool_ if kind is bool else kind)
     if isinstance(value, bool | np.bool_) or not isinstance(value, Integral if kind is int else Real):
         return False
     limits, number = _limits(marks), int(value) if isinstance(value, Integral) else float(value)

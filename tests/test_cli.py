@@ -36,10 +36,12 @@ def test_help_names_every_command_and_each_has_its_own(run_cli) -> None:
     code, out, _ = run_cli("--help")
     assert code == 0 and run_cli()[0] == 2
     for name, command in COMMANDS.items():
-        assert f"  {name} " in out and command.summary in out
-        own = run_cli(name, "--help")
-        assert own[0] == 0 and all(f"{setting.name}=" in own[1] for setting in command.settings)
-        assert run_cli("help", name)[1] == own[1]
+        assert f"  {name} " in out and command.summary() in out
+        own = run_cli(*name.split(), "--help")
+        assert own[0] == 0 and all(f"{option}=" in own[1] for option in (*command.options(), *command.hydra))
+        assert run_cli("help", *name.split())[1] == own[1]
+    group = run_cli("field", "--help")[1]
+    assert "field rejudge " in group and "train " not in group and "data graph " in run_cli("data", "--help")[1]
 
 
 def test_list_names_what_can_be_trained(run_cli) -> None:
@@ -137,7 +139,7 @@ def test_an_interruption_promises_a_checkpoint_only_where_there_is_one(
     def stop(_words: list[str]) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("lit_ctg.cli._dispatch", stop)
+    monkeypatch.setattr("lit_ctg.cli.dispatch", stop)
     code, _, err = run_cli(command, "paper=nslm")
     assert code == 130 and ("last checkpoint" in err) is goes_on
 

@@ -22,7 +22,6 @@ from lit_ctg.files import plain_name
 from lit_ctg.terminal import Console
 from lit_ctg.trust import named_by_user, without_trust
 
-ACTIONS = ("run", "report", "rejudge", "export", "add")
 GROUPS = ("task", "method")
 PARTS = ("base", "fluency", "judges", "tune", "decode")  # settings of the bench
 
@@ -49,40 +48,6 @@ class FieldConfig:
     output_root: str = "outputs"
     skip_completed: bool = True
     debug: bool = False
-
-
-def main(words: Sequence[str]) -> int:
-    """Run ``lit-ctg field <action> ...``; return the exit code.
-
-    Raises:
-        UserError: no such action, or bad input for it.
-    """
-    action, rest = (words[0], list(words[1:])) if words else ("", [])
-    if action not in ACTIONS:
-        raise UserError(f"lit-ctg field {action}{did_you_mean(action, ACTIONS)}: one of {', '.join(ACTIONS)}")
-    if action == "run":
-        return run_all(rest)
-    from lit_ctg.command import settings
-
-    if action == "add":
-        from lit_ctg.field.skeleton import add
-
-        found = settings(rest, "field add", ("name",))
-        for path in add(found.get("name", "")):
-            print(path)
-        print(f"next: lit-ctg field run task=sentiment method={found['name']} size=smoke; docs/field.md says the rest")
-        return 0
-    if action == "rejudge":
-        from lit_ctg.field.rejudge import rejudge
-
-        found = settings(rest, "field rejudge", ("seed", "records", "task", "root", "output_root"))
-        return rejudge(**found, console=Console(soft_wrap=True, highlight=False))
-    if action == "export":
-        return _export(rest)
-    from lit_ctg.field.page import report
-
-    found = settings(rest, "field report", ("records", "out", "size"))
-    return report(**found, console=Console(soft_wrap=True, highlight=False))
 
 
 def options(group: str) -> list[str]:
@@ -194,20 +159,17 @@ def combinations(words: Sequence[str]) -> list[list[str]]:
     return [list(each) for each in itertools.product(*choices)]
 
 
-def _export(words: Sequence[str]) -> int:
-    """Export the controls of one combination.
+def export_one(words: Sequence[str], out: str) -> None:
+    """Export the controls of one combination to a folder.
 
     Raises:
         UserError: several, or see ``export.export``.
     """
     from lit_ctg.field.export import export
 
-    out = [word.partition("=")[2] for word in words if word.startswith("out=")]
-    rest = [word for word in words if not word.startswith("out=")]
-    if len(combinations(rest)) > 1 or "method=all" in rest or "task=all" in rest:
+    if len(combinations(words)) > 1 or "method=all" in words or "task=all" in words:
         raise UserError("lit-ctg field export: give one task, one method and one seed")
-    export(compose(rest), out[-1] if out else "", Console(soft_wrap=True, highlight=False))
-    return 0
+    export(compose(words), out, Console(soft_wrap=True, highlight=False))
 
 
 def run_all(words: Sequence[str]) -> int:

@@ -51,12 +51,16 @@ LONGEST = 160  # letters of a sample
 
 
 def report(
-    records: str | None = None, out: str | None = None, size: str | None = None, *, console: Console | None = None
+    records: Sequence[str] | None = None,
+    out: str | None = None,
+    size: str | None = None,
+    *,
+    console: Console | None = None,
 ) -> int:
     """Print the tables of every task; with ``out`` write them and the pictures there.
 
     Args:
-        records: comma-separated folders; by default ``outputs/field``, or the committed records if it does not exist.
+        records: folders; by default ``outputs/field``, or the committed records if it does not exist.
         out: a folder.
         size: of the runs; by default the largest that was run.
         console: where to print.
@@ -95,16 +99,15 @@ def report(
     return 0
 
 
-def folders_of(records: str | None) -> list[Path]:
+def folders_of(records: Sequence[str] | None) -> list[Path]:
     """Return the folders of ``records=``: by default ``outputs/field``, or the committed records where it is not.
 
     Raises:
         UserError: a folder that does not exist.
     """
-    from lit_ctg.command import folders
     from lit_ctg.results.spec import experiments_root
 
-    places = [Path(folder) for folder in folders(records) or ()]
+    places = [Path(folder) for folder in records or ()]
     for place in places:
         if not place.exists():
             raise UserError(f"no records at {place}: pass a folder of the field's runs with records=")
@@ -115,13 +118,13 @@ def folders_of(records: str | None) -> list[Path]:
     return places
 
 
-def load(records: str | None) -> list[RunRecord]:
+def load(records: Sequence[str] | None) -> list[RunRecord]:
     """Return the finished records of the field in some folders."""
     found = load_records(folders_of(records))
     return [check_record(record) for record in found if record.paper == PAPER and record.status == "DONE"]
 
 
-def rejudged(records: str | None) -> list[dict[str, Any]]:
+def rejudged(records: Sequence[str] | None) -> list[dict[str, Any]]:
     """Return what ``lit-ctg field rejudge`` left in the folders: rankings under judges of other seeds.
 
     Raises:

@@ -25,8 +25,8 @@ from lit_ctg.trust import stored
 
 
 def rejudge(
-    seed: str | None = None,
-    records: str | None = None,
+    seed: int,
+    records: Sequence[str] | None = None,
     task: str | None = None,
     root: str | None = None,
     output_root: str = "outputs",
@@ -45,8 +45,6 @@ def rejudge(
     Raises:
         UserError: no such records, the records' own seed, several folders, or other texts than the judges were to know.
     """
-    if seed is None or not seed.isdecimal():
-        raise UserError(f"seed={seed}: give the seed of the judges, a whole number from 0")
     if root is not None and task is None:
         raise UserError("root= is the corpus of one task: give task=, too")
     places = folders_of(records)
@@ -61,7 +59,7 @@ def rejudge(
     shown = console or Console(soft_wrap=True, highlight=False)
     for name in tasks:
         own = [record for record in chosen if task_of(record) == name]
-        told = judged_anew(own, int(seed), output_root, root)
+        told = judged_anew(own, seed, output_root, root)
         path = places[0] / JUDGES / f"{name}-seed{seed}.json"
         write_atomic(path, json.dumps(told, indent=1) + "\n")
         shown.print(f"{name}: {told['areas'] or 'no judge decides'}; {path}", markup=False)

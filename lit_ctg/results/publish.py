@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
-import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -89,7 +87,7 @@ def table_command(
     return 0
 
 
-# --- the README: `python -m lit_ctg.results.publish [README.md]` ----------------------------------------------------
+# --- the README: `lit-ctg report target=readme out=README.md` ---------------------------------------------------------
 
 
 # Between its two marks the README gives, for every paper, the counts of verdicts on claims and printed numbers, and the
@@ -436,22 +434,14 @@ def _both(result: Results, entity: str, project: str) -> dict[str, Workspace | R
         raise UserError("target=wandb needs wandb-workspaces: pip install 'lit-ctg[dashboards]'") from error
 
 
-def main(words: Sequence[str] | None = None) -> int:
-    """Run ``python -m lit_ctg.results.publish [README.md] [--experiments experiments]``."""
-    parser = argparse.ArgumentParser(prog="python -m lit_ctg.results.publish")
-    parser.add_argument("readme", nargs="?", default=Path("README.md"), type=Path)
-    parser.add_argument("--experiments", default=Path("experiments"), type=Path)
-    options = parser.parse_args(words)
-    try:
-        if not options.readme.is_file():
-            raise UserError(f"no file {options.readme}")
-        write_atomic(options.readme, filled(options.readme.read_text(encoding="utf-8"), options.experiments))
-    except UserError as error:
-        print(f"readme: {error}", file=sys.stderr)
-        return 2
-    print(f"results written to {options.readme}")
+def fill_readme(readme: Path, root: Path) -> int:
+    """Write the results of the committed records between the marks of a README.
+
+    Raises:
+        UserError: there is no such file, or it has no marks.
+    """
+    if not readme.is_file():
+        raise UserError(f"no file {readme}")
+    write_atomic(readme, filled(readme.read_text(encoding="utf-8"), root))
+    print(f"results written to {readme}")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Protocol
 
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-import lit_ctg
-from lit_ctg.config import compose
 from lit_ctg.data.corpus import CorpusDataModule
 from lit_ctg.errors import UserError, did_you_mean
-from lit_ctg.run.build import build_datamodule
 from lit_ctg.run.waiting import prepared
 from lit_ctg.terminal import Console
 
@@ -30,47 +25,6 @@ class GeneratedCorpus(Protocol):
 
     def facts(self) -> dict[str, Any]:
         """Return what is known about the corpus, such as its entropy floor."""
-
-
-def paper_commands() -> dict[str, Callable[[list[str]], Any]]:
-    """Return the commands that papers add to ``lit-ctg data``: ``DATA_COMMANDS`` in ``papers/<paper>/command.py``."""
-    commands: dict[str, Callable[[list[str]], Any]] = {}
-    for file in sorted((Path(lit_ctg.__file__).parent / "papers").glob("*/command.py")):
-        commands |= importlib.import_module(f"lit_ctg.papers.{file.parent.name}.command").DATA_COMMANDS
-    return commands
-
-
-def _counts(words: list[str]) -> None:
-    from lit_ctg.run.counts import main as counts
-
-    counts(words)
-
-
-def main(words: list[str]) -> int:
-    """Run ``lit-ctg data ACTION [OVERRIDE ...] [-n N]``; an experiment may be named but need not be.
-
-    Raises:
-        UserError: see ``run``; also an override that does not fit and -n without a number.
-    """
-    commands = {"counts": _counts, **paper_commands()}
-    known = (*ACTIONS, *commands)
-    if not words or words[0].startswith("-") or "=" in words[0]:
-        raise UserError(f"lit-ctg data ACTION data=<corpus> [OVERRIDE ...]: ACTION is one of {', '.join(known)}")
-    action, rest = words[0], words[1:]
-    if action not in known:
-        raise UserError(f"data {action}: use one of {', '.join(known)}{did_you_mean(action, known)}")
-    if action in commands:
-        commands[action](rest)
-        return 0
-    if "-n" in rest:
-        place = rest.index("-n")
-        rest[place : place + 2] = [f"n={next(iter(rest[place + 1 : place + 2]), '')}"]
-    unknown = next((word for word in rest if word.startswith("-")), None)
-    if unknown is not None:
-        raise UserError(f"data {action} has no option '{unknown}': give overrides and -n <documents>")
-    cfg = compose(rest, experiment=False)
-    run(action, build_datamodule(cfg), n=cfg.n)
-    return 0
 
 
 def run(action: str, datamodule: Any, *, n: int = 5, console: Console | None = None) -> None:

@@ -23,20 +23,16 @@ from lit_ctg.run.directory import RECORD, run_status
 from lit_ctg.terminal import Console
 
 
-def export(words: list[str]) -> Control:
-    """Write the control of the run that ``words`` name to ``out=<folder>``; return it.
+def export(words: list[str], out: str, kind: str | None = None) -> Control:
+    """Write the control of the run that ``words`` name to the folder ``out``; return it.
 
-    ``papers/<paper>/control.py:of_run`` says what the control of a run is; where it has several, ``kind=`` chooses.
+    ``papers/<paper>/control.py:of_run`` says what the control of a run is; where it has several, ``kind`` chooses.
 
     Raises:
-        UserError: no ``out``, no finished run, a paper or run without a control (of that kind), a folder that holds
-            something else.
+        UserError: no finished run, a paper or run without a control (of that kind), a folder that holds something else.
     """
-    own = {word.partition("=")[0]: word.partition("=")[2] for word in words if word.startswith(("out=", "kind="))}
-    if not own.get("out"):
-        raise UserError("lit-ctg export: give out=<folder>, where the control is to go")
-    folder = Path(own["out"])
-    cfg, checkpoint = compose_with_checkpoint([word for word in words if not word.startswith(("out=", "kind="))])
+    folder = Path(out)
+    cfg, checkpoint = compose_with_checkpoint(words)
     name = f"lit_ctg.papers.{plain_name(cfg.paper, 'the paper of this run', 'train again')}.control"
     if not (Path(lit_ctg.__file__).parent / "papers" / cfg.paper / "control.py").is_file():
         raise UserError(
@@ -51,7 +47,7 @@ def export(words: list[str]) -> Control:
     decoding = None if cfg.decoding is None else instantiate(cfg.decoding, "decoding")
     found = importlib.import_module(name).of_run(module, datamodule, decoding)
     controls = with_adapters([found] if isinstance(found, Control) else list(found), module)
-    control = _wanted(controls, own.get("kind"))
+    control = _wanted(controls, kind)
     tokens = fingerprint(cast(Vocabulary, module.vocabulary).tokens) if control.of_ids else None
     console = Console(soft_wrap=True, highlight=False)
     write_bundle(control, folder, Origin(json.loads(record.read_text(encoding="utf-8")), tokens, versions()), console)

@@ -20,21 +20,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lit_ctg.command import settings as settings_of
-from lit_ctg.errors import UserError, did_you_mean, one_line
+from lit_ctg.errors import UserError, one_line
 from lit_ctg.files import try_lock, write_atomic
 from lit_ctg.results.record import RunRecord, collect, load_records
 from lit_ctg.results.spec import experiments_root
 from lit_ctg.run.jobs import BUSY, COMMAND, JOURNAL_VARIABLE, Jobs, cores, start_job
-from lit_ctg.run.reproduce import Group, absent, check_local, plan_lines, planned
-from lit_ctg.terminal import Console, printable
+from lit_ctg.run.reproduce import Group, absent, check_local, plan_lines, planned, record_folders
+from lit_ctg.terminal import printable
 from lit_ctg.trust import words_from_file
 
-ACTIONS = ("start", "stop", "status", "collect")
 # seconds between two looks at the runs, between two plans, and for a start or a stop
 POLL, AGAIN, LONGEST = 0.2, 60.0, 60.0
 # what a full disk says, and the free bytes below which it is full whatever a run said last
@@ -59,7 +57,9 @@ class Lab:
         path = self.folder / "settings.json"
         if not path.exists():
             raise UserError(f"no lab at {self.root}: lit-ctg lab start creates one")
-        if set(found := _read(path)) != set(_DEFAULTS):
+        found = _read(path)
+        whole = set(found) == set(_DEFAULTS) and all(isinstance(value, str) for value in found.values())
+        if not whole or not found["workers"].isdecimal() or not found["nice"].isdecimal():
             raise UserError(f"{path} is damaged or not of this version: delete it and start the lab again")
         return found
 
@@ -87,7 +87,8 @@ class Lab:
             UserError: see ``reproduce.planned``.
         """
         left_out: list[str] = []
-        groups, records = planned({**settings, "output_root": str(self.root)}, left_out=left_out)
+        folders = record_folders(settings["paper"], str(self.root))
+        groups, records = planned(settings["paper"], settings["size"], settings["local"], folders, left_out=left_out)
         groups.sort(key=lambda group: group.priority)
         jobs = [dataclasses.replace(group, seeds=(seed,)) for group in groups for seed in group.seeds]
         return jobs, records, left_out
@@ -126,7 +127,7 @@ class Lab:
             # two single-threaded processes finish more runs than one with two threads
             threads = os.environ.get("OMP_NUM_THREADS", "1")
             words = [*job.command(), f"output_root={os.path.relpath(self.root)}"]
-            with open(self.file(job, "log"), "wb") as log:
+            with words_from_file(), open(self.file(job, "log"), "wb") as log:
                 running[job] = start_job(words, log, COMMAND, OMP_NUM_THREADS=threads)
         self.tell(jobs, list(running), records, left_out)
         return bool(running or left or left_out)
@@ -222,59 +223,62 @@ def serve(output_root: str) -> int:
         lock.release()
 
 
-def main(words: Sequence[str], console: Console | None = None) -> int:
-    """Run ``lit-ctg lab start|stop|status|collect``.
+def start(lab: Lab, given: Mapping[str, Any], retry: bool = False) -> list[str]:
+    """Start the lab's process if there is none; return what to tell.
+
+    Args:
+        lab: of the output root.
+        given: paper, size, local, workers, nice; those not given are those of the last start.
+        retry: try again what failed.
 
     Raises:
-        UserError: no such action, an impossible setting, no lab there, a run that does not end.
+        UserError: no such paper, size or folder.
     """
-    console = console or Console(soft_wrap=True, highlight=False, markup=False)
-    given = settings_of(words, "lab", ("action", "output_root", "retry", *_DEFAULTS))
-    action, lab = given.pop("action", "status"), Lab(given.pop("output_root", "outputs"))
-    if action not in ACTIONS:
-        raise UserError(f"lit-ctg lab {action}{did_you_mean(action, ACTIONS)}: one of {', '.join(ACTIONS)}")
-    if given and action != "start":
-        raise UserError(f"lit-ctg lab {action} takes output_root only: {', '.join(given)} belong to start")
-    lines = _start(lab, given) if action == "start" else lab.status()
-    if action == "stop":
-        alive, end = lab.alive(), time.monotonic() + LONGEST
-        while lab.alive() and time.monotonic() < end:
-            lab.stop.touch()
-            time.sleep(POLL)
-        if lab.alive():
-            raise UserError(f"the lab at {lab.root} has not ended its runs yet: lit-ctg lab status tells when it has")
-        lab.stop.unlink(missing_ok=True)
-        lines = [f"{'stopped' if alive else 'not running'}; lit-ctg lab start continues from the last checkpoints"]
-    elif action == "collect":
-        root = experiments_root(None)
-        written = collect(load_records([lab.root]), root)
-        lines = [*map(str, written), f"{len(written)} new records below {root}; make tables writes tables from them"]
-    for line in lines:
-        console.print(line, markup=False)
-    return 0
-
-
-def _start(lab: Lab, given: dict[str, str]) -> list[str]:
-    """Start the lab's process if there is none; settings not given are those of the last start."""
-    check_local(given)
-    retry, values = given.pop("retry", "false"), {**_DEFAULTS, "workers": str(cores())}
+    check_local(given.get("local"))
+    values = {**_DEFAULTS, "workers": str(cores())}
     with contextlib.suppress(UserError):
         values |= lab.settings()
-    values |= given
-    for name, least, most in (("workers", 1, cores()), ("nice", 0, 19)):
-        if not values[name].isdecimal() or not least <= int(values[name]) <= most:
-            raise UserError(f"lit-ctg lab: {name}={values[name]}: give a whole number from {least} to {most}")
-    if retry not in ("true", "false"):
-        raise UserError(f"lit-ctg lab: retry={retry}: give true or false")
+    values |= {name: str(value) for name, value in given.items()}
+    if int(values["workers"]) > cores():
+        raise UserError(f"lit-ctg lab: workers={values['workers']}: give at most {cores()}, one per core")
     jobs, _, left_out = lab.plan(values)  # a mistake is told here, not in the log
     write_atomic(lab.folder / "settings.json", json.dumps(values, indent=1))
-    for path in (lab.folder / "jobs").glob("*.failed") if retry == "true" else ():
+    for path in (lab.folder / "jobs").glob("*.failed") if retry else ():
         path.unlink()
     if not (already := lab.alive()):
         _launch(lab, values["nice"])
     without = sum(bool(absent(job)) for job in jobs)
     todo = f"{len(jobs) - without} runs to do" + (f", {without} without data" if without else "")
     return [*left_out, f"{'running already' if already else 'started'}, {todo}; lit-ctg lab status says more"]
+
+
+def stop(lab: Lab) -> list[str]:
+    """End the lab's runs at their next checkpoint; return what to tell.
+
+    Raises:
+        UserError: there was no lab, or a run does not end.
+    """
+    lab.settings()
+    alive, end = lab.alive(), time.monotonic() + LONGEST
+    while lab.alive() and time.monotonic() < end:
+        lab.stop.touch()
+        time.sleep(POLL)
+    if lab.alive():
+        raise UserError(f"the lab at {lab.root} has not ended its runs yet: lit-ctg lab status tells when it has")
+    lab.stop.unlink(missing_ok=True)
+    return [f"{'stopped' if alive else 'not running'}; lit-ctg lab start continues from the last checkpoints"]
+
+
+def collected(lab: Lab) -> list[str]:
+    """Copy the finished records to ``experiments/``; return what to tell.
+
+    Raises:
+        UserError: there was no lab, or a record that cannot be copied.
+    """
+    lab.settings()
+    root = experiments_root(None)
+    written = collect(load_records([lab.root]), root)
+    return [*map(str, written), f"{len(written)} new records below {root}; make tables writes tables from them"]
 
 
 def _launch(lab: Lab, nice: str) -> None:

@@ -127,12 +127,14 @@ def candidates(words: Sequence[str], commands: Mapping[str, Sequence[str]]) -> l
         commands: command -> its settings.
     """
     *before, last = words or [""]
-    if not before:
-        return [name for name in commands if name.startswith(last)]
+    command = next((name for count in (2, 1) if (name := " ".join(before[:count])) in commands), None)
+    if command is None:
+        inner = [name.split() for name in commands if name.split()[: len(before)] == before]
+        return list(dict.fromkeys(name[len(before)] for name in inner if name[len(before)].startswith(last)))
     key, equals, _ = last.partition("=")
     if not equals:
         given = {word.partition("=")[0] for word in before}
-        return [f"{name}=" for name in commands.get(before[0], ()) if name.startswith(last) and name not in given]
+        return [f"{name}=" for name in commands[command] if name.startswith(last) and name not in given]
     groups = {"experiment": "experiments", "data": "data", "backbone": "backbones"}
     if key in ("regime", "size"):
         values: Sequence[str] = sizes(key)

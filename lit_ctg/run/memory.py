@@ -11,11 +11,10 @@ import numpy as np
 from omegaconf import OmegaConf
 from rich.table import Table
 
-from lit_ctg.command import settings, whole_number
 from lit_ctg.config import compose
 from lit_ctg.core.result import MetricResult
 from lit_ctg.data.corpus import CorpusDataModule
-from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.errors import UserError
 from lit_ctg.files import write_atomic
 from lit_ctg.results.record import environment
 from lit_ctg.run.build import build_datamodule
@@ -25,37 +24,8 @@ from lit_ctg.terminal import Console
 if TYPE_CHECKING:
     from lit_ctg.control.memory import Memory, Saved
 
-ACTIONS = ("build", "fit")
 # how many tokens the model reads at a time if its context is longer
 CONTEXT = 512
-# its own settings, explained in cli.py; other words are overrides of the corpus
-OWN = ("model", "out", "order", "smoothing", "memory", "tokens", "context")
-
-
-def main(words: Sequence[str], console: Console | None = None) -> Memory:
-    """Run build or fit; the following words are settings or overrides of ``data.*`` (``data=folder`` by default).
-
-    The training split of the corpus is counted, the weights are fitted on its validation split, and the saving is
-    measured on its test split; ``fit.json`` in the folder of the fitted memory keeps the numbers.
-
-    Raises:
-        UserError: no such action, a setting that is missing or does not fit, or whatever corpus, model or bundle raise.
-    """
-    console = console or Console(soft_wrap=True, highlight=False, markup=False)
-    if not words or words[0] not in ACTIONS:
-        hint = did_you_mean(words[0], ACTIONS) if words else ""
-        raise UserError(f"lit-ctg memory {words[0] if words else ''}: say build or fit first{hint}")
-    action, rest = words[0], [word.removeprefix("--") for word in words[1:]]
-    own = settings([word for word in rest if word.partition("=")[0] in OWN], f"memory {action}", OWN)
-    overrides = [word for word in rest if word.partition("=")[0] not in OWN]
-    needed = ("model", "out") if action == "build" else ("model", "memory")
-    for name in needed:
-        if not own.get(name):
-            raise UserError(f"lit-ctg memory {action}: give {name}=<folder>; lit-ctg memory --help says more")
-    from lit_ctg.control.bundle import register_ours
-
-    register_ours()  # an exported model is one of ours
-    return _build(own, overrides, console) if action == "build" else _fit(own, overrides, console)
 
 
 def _corpus(model: str, overrides: Sequence[str]) -> CorpusDataModule:
@@ -82,63 +52,112 @@ def _texts(corpus: CorpusDataModule, split: str, most: int | None = None) -> lis
     return texts
 
 
-def _build(own: dict[str, str], overrides: Sequence[str], console: Console) -> Memory:
-    from lit_ctg.control.bundle import Origin, fingerprint
+def build(
+    model: str,
+    out: str,
+    overrides: Sequence[str] = (),
+    *,
+    order: int = 3,
+    smoothing: str = "kneser_ney",
+    console: Console | None = None,
+) -> Memory:
+    """Count the training split of a corpus (``data=folder`` by default) in a model's tokens; write and return it.
+
+    Args:
+        model: folder or hub name, whose tokenizer is used.
+        out: the folder to write.
+        overrides: of ``data.*``.
+        order: longest n-grams.
+        smoothing: of ``NgramModel.count``.
+        console: where to print.
+
+    Raises:
+        UserError: whatever corpus, tokenizer or folder raise.
+    """
+    from lit_ctg.control.bundle import Origin, fingerprint, register_ours
     from lit_ctg.control.memory import Memory
     from lit_ctg.decoding.ngram import NgramModel
 
-    order = whole_number("memory build", "order", own.get("order", "3"), least=2)
-    corpus = _corpus(own["model"], overrides)
+    register_ours()  # an exported model is one of ours
+    corpus = _corpus(model, overrides)
     texts = _texts(corpus, "train")
     vocabulary = corpus.vocabulary
-    ngram = NgramModel.count(texts, len(vocabulary), order=order, smoothing=own.get("smoothing", "kneser_ney"))
+    ngram = NgramModel.count(texts, len(vocabulary), order=order, smoothing=smoothing)
     memory = Memory(ngram, text=corpus.fingerprint()["text"])
     memory.origin = Origin(tokenizer=fingerprint(vocabulary.tokens))
-    memory.save_pretrained(own["out"])
+    memory.save_pretrained(out)
     counted = ", ".join(f"{count:,} of {length}" for length, count in memory.costs().items())
-    console.print(f"{ngram.tokens:,} tokens of {len(texts):,} texts; n-grams kept, by length: {counted}")
-    console.print(f"memory: {own['out']}; next: lit-ctg memory fit memory={own['out']} model={own['model']} ...")
+    shown = console or Console(soft_wrap=True, highlight=False, markup=False)
+    shown.print(f"{ngram.tokens:,} tokens of {len(texts):,} texts; n-grams kept, by length: {counted}")
+    shown.print(f"memory: {out}; next: lit-ctg memory fit memory={out} model={model} ...")
     return memory
 
 
-def _fit(own: dict[str, str], overrides: Sequence[str], console: Console) -> Memory:
+def fit(
+    model: str,
+    memory: str,
+    overrides: Sequence[str] = (),
+    *,
+    out: str | None = None,
+    tokens: int | None = None,
+    context: int = CONTEXT,
+    console: Console | None = None,
+) -> Memory:
+    """Fit the weights of a memory on a corpus's validation split, measure the saving on its test split.
+
+    ``fit.json`` in the folder of the fitted memory keeps the numbers.
+
+    Args:
+        model: folder or hub name.
+        memory: folder of the memory.
+        overrides: of ``data.*``.
+        out: where the fitted one goes, by default ``memory``.
+        tokens: read at most this many of each split.
+        context: tokens that the model reads at a time, at most its context.
+        console: where to print.
+
+    Raises:
+        UserError: no memory there, or whatever corpus, model or bundle raise.
+    """
     from lit_ctg.control.base import added_ids
-    from lit_ctg.control.bundle import CONTROL, FIT, check_tokenizer, load
-    from lit_ctg.control.memory import Memory, fit, saved
+    from lit_ctg.control.bundle import CONTROL, FIT, check_tokenizer, load, register_ours
+    from lit_ctg.control.memory import Memory, saved
+    from lit_ctg.control.memory import fit as fitted_memory
     from lit_ctg.network.huggingface import load_model
 
-    most = whole_number("memory fit", "tokens", own["tokens"], least=2) if "tokens" in own else None
-    memory = load(own["memory"])
-    if not isinstance(memory, Memory):
-        raise UserError(f"{own['memory']} holds a control of the kind {memory.kind}, not a memory: build one first")
-    corpus = _corpus(own["model"], overrides)
-    check_tokenizer(memory, getattr(corpus.vocabulary, "engine", corpus.vocabulary.tokens))
-    if corpus.fingerprint()["text"] != memory.text:
+    register_ours()
+    console = console or Console(soft_wrap=True, highlight=False, markup=False)
+    found = load(memory)
+    if not isinstance(found, Memory):
+        raise UserError(f"{memory} holds a control of the kind {found.kind}, not a memory: build one first")
+    corpus = _corpus(model, overrides)
+    check_tokenizer(found, getattr(corpus.vocabulary, "engine", corpus.vocabulary.tokens))
+    if corpus.fingerprint()["text"] != found.text:
         console.print("this text is not the one that was counted: see to it that none of it was", style="yellow")
-    model = load_model(own["model"], where="model").eval()
-    positions = int(getattr(model.config, "max_position_embeddings", None) or CONTEXT)
-    context = min(whole_number("memory fit", "context", own.get("context", str(CONTEXT)), least=2), positions)
-    held_out, measured = _texts(corpus, "val", most), _texts(corpus, "test", most)
+    network = load_model(model, where="model").eval()
+    context = min(context, int(getattr(network.config, "max_position_embeddings", None) or CONTEXT))
+    held_out, measured = _texts(corpus, "val", tokens), _texts(corpus, "test", tokens)
     # the weights are for decoding, where the tokenizer begins a prompt (with ``<s>``, say)
     engine = getattr(corpus.vocabulary, "engine", None)
     start = [] if engine is None else added_ids(engine)[0]
-    fitted = fit(memory, model, held_out, context=context, start=start)
-    fitted.origin = memory.origin
-    told = saved(fitted, model, measured, context=context, start=start)
-    out, tokens = Path(own.get("out", own["memory"])).expanduser(), sum(map(len, held_out))
-    fitted.save_pretrained(out)
+    fitted = fitted_memory(found, network, held_out, context=context, start=start)
+    fitted.origin = found.origin
+    told = saved(fitted, network, measured, context=context, start=start)
+    folder, count = Path(out or memory).expanduser(), sum(map(len, held_out))
+    fitted.save_pretrained(folder)
+    settings = {"model": model, "memory": memory, **({"out": out} if out else {})}
     record = {
-        "settings": {**own, "tokens": most, "context": context, "overrides": list(overrides)},
+        "settings": {**settings, "tokens": tokens, "context": context, "overrides": list(overrides)},
         "corpus": corpus.fingerprint(),
-        "fitted_on": tokens,
+        "fitted_on": count,
         "chosen": fitted.mixture,
         "metrics": {name: result.to_dict() for name, result in metrics(told).items()},
-        "memory": json.loads((out / CONTROL).read_text(encoding="utf-8"))["sha256"],
+        "memory": json.loads((folder / CONTROL).read_text(encoding="utf-8"))["sha256"],
         **environment(),
     }
-    write_atomic(out / FIT, json.dumps(record, ensure_ascii=False, indent=1) + "\n")
-    show(told, fitted, tokens, console)
-    console.print(f"memory: {out}; these numbers: {out / FIT}")
+    write_atomic(folder / FIT, json.dumps(record, ensure_ascii=False, indent=1) + "\n")
+    show(told, fitted, count, console)
+    console.print(f"memory: {folder}; these numbers: {folder / FIT}")
     return fitted
 
 

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,6 @@ from lit_ctg.run.play import (
     tokens_html,
 )
 from lit_ctg.run.reproduce import Group, load_groups
-from lit_ctg.run.steer import listed_words
 from lit_ctg.terminal import Console
 from lit_ctg.trust import words_from_file
 
@@ -453,12 +452,12 @@ def _run_page(gr: Any, player: Player) -> None:
 def main(
     run: str | None = None,
     model: str | None = None,
-    controls: str = "",
+    controls: Sequence[str] = (),
     host: str = HOST,
-    port: str | int = PORT,
-    allow_host: str = "",
+    port: int = PORT,
+    allow_host: Sequence[str] = (),
     output_root: str = OUTPUTS,
-    open: str = "false",
+    open: bool = False,
     console: Console | None = None,
     wait: bool = True,
     opened_at: Callable[[str, Any], None] | None = None,
@@ -468,10 +467,10 @@ def main(
     Args:
         run: the initial run directory; default: none, the page lists those of ``output_root``.
         model: instead of runs: a Hugging Face model, folder or hub name.
-        controls: the bundles that steer it, ``[folder,folder]``.
+        controls: folders of the bundles that steer it.
         host: the address to listen on; 127.0.0.1 is this machine only.
         port: of the address.
-        allow_host: with commas, the names that a tunnel or proxy has, from which browsers call the page.
+        allow_host: the names that a tunnel or proxy has, from which browsers call the page.
         output_root: where to look for runs, and where the smoke models are trained.
         open: true opens a browser.
         console: where to print the address.
@@ -486,14 +485,10 @@ def main(
         raise UserError(f"run={run}: no run directory with a checkpoint; lit-ctg train leaves one in {OUTPUTS}")
     if not re.fullmatch(r"\S+", host):
         raise UserError(f"host={host}: give an address, {HOST} for this machine only")
-    behind = [name.strip().lower() for name in allow_host.split(",")] if allow_host else []
+    behind = [name.lower() for name in allow_host]
     for name in behind:
         if host_name(name) != name:
             raise UserError(f"allow_host={name}: give names without scheme and port, such as play.example.org")
-    if not str(port).isdecimal() or not int(port) < 65536:
-        raise UserError(f"port={port}: give a number below 65536")
-    if open not in ("true", "false"):
-        raise UserError(f"open={open}: true or false")
     if model is None and controls:
         raise UserError("controls= go with model=<folder or hub name>; a run has its own")
     if model is not None and run is not None:
@@ -501,7 +496,7 @@ def main(
     gr = gradio()
     from starlette.middleware import Middleware
 
-    player = None if model is None else Player.of_model(model, listed_words(controls))
+    player = None if model is None else Player.of_model(model, controls)
     page = build(Path(output_root), folder, player)
     theme = gr.themes.Base(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
     bare = host.strip("[]").lower()
@@ -509,8 +504,8 @@ def main(
         with no_proxy():
             _, address, _ = page.launch(
                 server_name=f"[{bare}]" if ":" in bare else host,
-                server_port=int(port),
-                inbrowser=open == "true",
+                server_port=port,
+                inbrowser=open,
                 share=False,
                 quiet=True,
                 prevent_thread_lock=True,
@@ -535,9 +530,3 @@ def main(
     if wait:
         page.block_thread()
     return 0
-
-
-def served(found: Mapping[str, str]) -> int:
-    """Run the command with the settings from the command line."""
-    options: dict[str, Any] = dict(found)
-    return main(**options)

@@ -30,11 +30,9 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from lit_ctg.command import folders as folders_of
-from lit_ctg.command import settings
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.results.gather import OUTPUTS
-from lit_ctg.results.record import RECORDS, REGIMES, SIZES, RunRecord, check_sources, load_records
+from lit_ctg.results.record import RECORDS, REGIMES, RunRecord, check_sources, load_records
 from lit_ctg.results.spec import MANIFEST, experiments_root, load_manifest, papers
 from lit_ctg.run.directory import FINAL
 from lit_ctg.terminal import Console
@@ -282,16 +280,16 @@ def run(groups: Sequence[Group], output_root: str, console: Console) -> int:
     return code
 
 
-def record_folders(values: Mapping[str, str]) -> list[Path]:
-    """Return the folders of ``records=``; by default the committed records of the chosen papers and the user's own.
+def record_folders(paper: str, output_root: str, records: Sequence[str] | None = None) -> list[Path]:
+    """Return the folders of ``records``; by default the committed records of the chosen papers and the user's own.
 
     Raises:
-        UserError: a folder of ``records=`` is missing.
+        UserError: a folder of ``records`` is missing.
     """
-    folders = [Path(folder) for folder in folders_of(values.get("records")) or ()]
+    folders = [Path(folder) for folder in records or ()]
     check_sources(folders)
-    root, chosen = _chosen(values["paper"])
-    return folders or [*(root / paper / RECORDS for paper in chosen), Path(values["output_root"])]
+    root, chosen = _chosen(paper)
+    return folders or [*(root / name / RECORDS for name in chosen), Path(output_root)]
 
 
 def _chosen(paper: str) -> tuple[Path, list[str]]:
@@ -300,86 +298,97 @@ def _chosen(paper: str) -> tuple[Path, list[str]]:
     return root, papers(root) if paper == "all" else [paper]
 
 
-def check_local(values: Mapping[str, str]) -> None:
+def check_local(local: str | None) -> None:
     """Refuse a ``local=`` that is no folder; the default need not be there, and then such runs are named.
 
     Raises:
         UserError: as said.
     """
-    if (local := values.get("local")) is not None and not Path(local).is_dir():
+    if local is not None and not Path(local).is_dir():
         raise UserError(f"local={local} is not a folder: give the one that holds the corpora (docs/sweeps.md)")
 
 
 def planned(
-    values: Mapping[str, str], console: Console | None = None, left_out: list[str] | None = None
+    paper: str,
+    size: str,
+    local: str,
+    folders: Sequence[Path],
+    console: Console | None = None,
+    left_out: list[str] | None = None,
 ) -> tuple[list[Group], list[RunRecord]]:
-    """Return the runs that ``paper=``, ``size=`` and ``local=`` ask for and that have no record, and the records.
+    """Return the runs of a paper, or of all, that have no record, and the records.
 
     Args:
-        values: these settings, and ``output_root`` or ``records``.
+        paper, size, local: see ``main``.
+        folders: of the records.
         console: where to report a paper that is left out of ``paper=all``.
         left_out: the same lines are added to it.
 
     Raises:
         UserError: no such paper or size, or a damaged manifest of the paper that is named.
     """
-    if values["size"] not in SIZES:
-        raise UserError(f"size={values['size']}{did_you_mean(values['size'], SIZES)}; one of {', '.join(SIZES)}")
     left_out = [] if left_out is None else left_out
-    every = values["paper"] == "all"
-    root, chosen = _chosen(values["paper"])
-    records = load_records(record_folders(values))
+    every = paper == "all"
+    root, chosen = _chosen(paper)
+    records = load_records(folders)
     groups: list[Group] = []
-    for paper in chosen:
+    for name in chosen:
         try:
-            if every and values["size"] not in load_manifest(root, paper).runs:
+            if every and size not in load_manifest(root, name).runs:
                 if console:
-                    console.print(f"{paper}: no runs of size={values['size']}", markup=False)
+                    console.print(f"{name}: no runs of size={size}", markup=False)
                 continue
-            groups += load_groups(root, paper, values["size"], values["local"])
+            groups += load_groups(root, name, size, local)
         except UserError as error:
             if not every:
                 raise
-            left_out.append(f"{paper}: left out: {error}")
+            left_out.append(f"{name}: left out: {error}")
             if console:
                 console.print(left_out[-1], markup=False)
     return missing(groups, records), records
 
 
-def main(words: Sequence[str], console: Console | None = None) -> int:
-    """Run ``lit-ctg reproduce paper=<paper>|all [size=small|paper] [local=FOLDER] [output_root=FOLDER]
-    [dry_run=true]``.
+def main(
+    paper: str,
+    size: str = "small",
+    local: str | None = None,
+    output_root: str = OUTPUTS,
+    records: Sequence[str] | None = None,
+    dry_run: bool = False,
+    console: Console | None = None,
+) -> int:
+    """Run what a paper's tables lack, then print them and write the report; return 0, or 1 if a run failed.
 
-    The default size is small, as in ``lit-ctg train``. Runs with a record in the folders of ``records=`` (default: the
-    committed ones and the output root) are not repeated.
+    Args:
+        paper: one, or all.
+        size: of the runs.
+        local: folder of the real corpora, ``local`` by default.
+        output_root: where runs go.
+        records: folders; what has a record there is not repeated. Default: the committed ones and ``output_root``.
+        dry_run: only print what would run.
+        console: where to print.
 
     Raises:
         UserError: no such paper or size, or a damaged manifest of the paper that is named.
     """
     console = console or Console(soft_wrap=True, highlight=False)
-    values = {"size": "small", "local": "local", "output_root": OUTPUTS, "dry_run": "false"}
-    given = settings(words, "reproduce", ("paper", "records", *values))
-    check_local(given)
-    values |= given
-    if "paper" not in values:
-        raise UserError("lit-ctg reproduce: which paper? paper=<paper> or paper=all")
-    folders = record_folders(values)
-    groups, records = planned(values, console)
-    for line in plan_lines(groups, records):
+    check_local(local)
+    folders = record_folders(paper, output_root, records)
+    groups, known = planned(paper, size, local or "local", folders, console)
+    for line in plan_lines(groups, known):
         console.print(line, markup=False)
-    if values["dry_run"] == "true":
+    if dry_run:
         return 0
-    code = run(groups, values["output_root"], console)
-    _show(values["paper"], values, folders, console)
+    code = run(groups, output_root, console)
+    _show(paper, size, Path(output_root), folders, console)
     return code
 
 
-def _show(paper: str, values: Mapping[str, str], folders: Sequence[Path], console: Console) -> None:
+def _show(paper: str, size: str, output_root: Path, folders: Sequence[Path], console: Console) -> None:
     """Print the tables and write the report from old and new records."""
     from lit_ctg.results.publish import table_command
     from lit_ctg.results.report import main as report
 
-    found = [folder for folder in dict.fromkeys([*folders, Path(values["output_root"])]) if folder.is_dir()]
-    table_command(paper, values["size"], records=found, console=console)
-    out = Path(values["output_root"]) / "report.html"
-    report(paper, values["size"], records=found, out=out, console=console)
+    found = [folder for folder in dict.fromkeys([*folders, output_root]) if folder.is_dir()]
+    table_command(paper, size, records=found, console=console)
+    report(paper, size, records=found, out=output_root / "report.html", console=console)

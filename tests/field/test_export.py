@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from lit_ctg.cli import dispatch
 from lit_ctg.control import Control
 from lit_ctg.errors import UserError
-from lit_ctg.field.command import compose, main
+from lit_ctg.field.command import compose
 from lit_ctg.field.method import Arm
 from lit_ctg.field.run import build_method
 from tests.field.conftest import MakeBench
@@ -20,7 +21,7 @@ def test_a_bundle_steers_as_in_the_field(
     make_bench: MakeBench, field_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], method: str
 ) -> None:
     words = ["task=sentiment", f"method={method}", "size=smoke", f"output_root={field_root}"]
-    assert main(["export", *words, f"out={tmp_path / 'controls'}"]) == 0
+    assert dispatch(["field", "export", *words, f"out={tmp_path / 'controls'}"]) == 0
     told = capsys.readouterr().out
     bench, learned = make_bench(), build_method(compose(words))
     learned.fit(bench)
@@ -44,8 +45,8 @@ def test_the_record_goes_along_where_there_is_one(field_root: Path, tmp_path: Pa
     (tmp_path / "field" / "parts").symlink_to(parts)
     for run in (False, True):
         if run:
-            assert main(["run", *words]) == 0
-        assert main(["export", *words, f"out={tmp_path / 'bias'}"]) == 0
+            assert dispatch(["field", "run", *words]) == 0
+        assert dispatch(["field", "export", *words, f"out={tmp_path / 'bias'}"]) == 0
         (folder,) = (path.parent for path in (tmp_path / "bias").rglob("control.json"))
         origin = Control.from_pretrained(folder).origin
         assert origin is not None and origin.tokenizer is not None
@@ -53,7 +54,7 @@ def test_the_record_goes_along_where_there_is_one(field_root: Path, tmp_path: Pa
     (path,) = (tmp_path / "field" / "sentiment-log_odds").rglob("run.json")
     told = json.loads(path.read_text(encoding="utf-8"))
     path.write_text(json.dumps({**told, "corpus": {**told["corpus"], "text": "another"}}), encoding="utf-8")
-    assert main(["export", *words, f"out={tmp_path / 'bias'}"]) == 0
+    assert dispatch(["field", "export", *words, f"out={tmp_path / 'bias'}"]) == 0
     origin = Control.from_pretrained(folder).origin
     assert origin is not None and origin.record is None, "of other texts"
 
@@ -65,10 +66,10 @@ def test_the_record_goes_along_where_there_is_one(field_root: Path, tmp_path: Pa
         (["method=lora"], "sentiment-lora changes the model itself"),
         (["method=log_odds,fudge"], "give one task, one method and one seed"),
         (["method=all"], "give one task, one method and one seed"),
-        (["method=log_odds", "out="], "give out=<folder>"),
+        (["method=log_odds", "out="], "out= is given twice"),
     ],
 )
 def test_what_cannot_be_exported_is_refused(field_root: Path, tmp_path: Path, words: list[str], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        main(["export", "size=smoke", f"output_root={field_root}", f"out={tmp_path / 'x'}", *words])
+        dispatch(["field", "export", "size=smoke", f"output_root={field_root}", f"out={tmp_path / 'x'}", *words])
     assert not (tmp_path / "x").exists()

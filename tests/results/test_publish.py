@@ -21,8 +21,8 @@ from lit_ctg.results.publish import (
     END,
     LOGGED_TABLES,
     evaluation,
+    fill_readme,
     filled,
-    main,
     metric_panels,
     readme_section,
     serialised,
@@ -74,20 +74,20 @@ def test_a_paper_without_records_is_not_mentioned(copy: Path) -> None:
     assert len(readme_section(copy).splitlines()) == 2, "more than the head of the table"
 
 
-def test_only_what_stands_between_the_marks_changes(copy: Path, tmp_path: Path, capsys) -> None:
+def test_only_what_stands_between_the_marks_changes(copy: Path, tmp_path: Path) -> None:
     readme = tmp_path / "README.md"
     readme.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n", encoding="utf-8")
-    assert main([str(readme), "--experiments", str(copy)]) == 0
+    assert fill_readme(readme, copy) == 0
     text = readme.read_text(encoding="utf-8")
     assert text.startswith(f"before\n{BEGIN}\n") and text.endswith(f"{END}\nafter\n")
     assert "| paper | runs |" in text and "old" not in text
     for marks in ([END, BEGIN], [BEGIN], [END], [BEGIN, END, END], [END, BEGIN, END], [BEGIN, END, BEGIN]):
         readme.write_text(damaged := "\n".join(marks), encoding="utf-8")
-        capsys.readouterr()
-        assert main([str(readme), "--experiments", str(copy)]) == 2, marks
-        assert "once each and in this order" in capsys.readouterr().err and readme.read_text() == damaged
-    assert main([str(tmp_path / "none.md"), "--experiments", str(copy)]) == 2
-    assert "readme: no file" in capsys.readouterr().err
+        with pytest.raises(UserError, match="once each and in this order"):
+            fill_readme(readme, copy)
+        assert readme.read_text() == damaged
+    with pytest.raises(UserError, match="no file"):
+        fill_readme(tmp_path / "none.md", copy)
 
 
 @pytest.mark.parametrize(

@@ -15,13 +15,14 @@ from pathlib import Path
 import pytest
 
 from lit_ctg import trust
+from lit_ctg.cli import dispatch
 from lit_ctg.errors import UserError
 from lit_ctg.files import try_lock
 from lit_ctg.results.record import load_records
 from lit_ctg.results.spec import MANIFEST
 from lit_ctg.run import lab as module
 from lit_ctg.run.jobs import BUSY
-from lit_ctg.run.lab import Lab, last_line, main, serve, title
+from lit_ctg.run.lab import Lab, last_line, serve, title
 from tests.committed import data_of, records_of
 
 TWO = """
@@ -185,12 +186,12 @@ def test_a_stop_ends_the_runs_and_signals_nobody_else(lab: Lab, monkeypatch: pyt
         monkeypatch.chdir(lab.root.parent.parent)
         wait_for(lambda: lab.state()["running"])
         assert lab.alive() and lab.status()[0] == "running, 1 runs at a time"
-        assert main(["stop", f"output_root={lab.root}"]) == 0
+        assert dispatch(["lab", "stop", f"output_root={lab.root}"]) == 0
         assert process.wait(30) == 0 and not lab.alive() and not lab.stop.exists()
     finally:
         process.kill()
         process.wait()
-    assert main(["stop", f"output_root={lab.root}"]) == 0, "nothing left to stop"
+    assert dispatch(["lab", "stop", f"output_root={lab.root}"]) == 0, "nothing left to stop"
 
 
 def test_status_believes_no_lock_that_another_status_holds(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,7 +206,7 @@ def test_a_start_tries_failed_jobs_again_only_when_asked(lab: Lab, monkeypatch: 
     job = lab.plan(lab.settings())[0][0]
     for words, kept in (([], True), (["retry=true"], False), (["retry=false"], True)):
         lab.file(job, "failed").write_text("no\n")
-        assert main(["start", "size=smoke", *words]) == 0
+        assert dispatch(["lab", "start", "size=smoke", *words]) == 0
         assert lab.file(job, "failed").exists() is kept
     assert lab.settings()["paper"] == "semantic_fusion", "settings not given are those of the last start"
 
@@ -228,24 +229,26 @@ def test_last_line(tmp_path: Path) -> None:
         (["start", "retry=True"], "retry=True"),
         (["start", "pages=1"], "pages"),
         (["status"], "no lab at"),
-        (["stop", "paper=all"], "output_root only"),
+        (["stop", "paper=all"], "no option 'paper'"),
     ],
 )
 def test_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], line: str) -> None:
     monkeypatch.chdir(tmp_path)
     write_runs(TWO)
     with pytest.raises(UserError, match=line):
-        main(words)
+        dispatch(["lab", *words])
     assert not (tmp_path / "outputs").exists()
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"paper": "all"}', "[" * 100_000, "name" * 100])
+@pytest.mark.parametrize("text", ["{", "[]", '{"paper": "all"}', "[" * 100_000, "name" * 100,
+                                  json.dumps(module._DEFAULTS | {"workers": "many"}),
+                                  json.dumps(module._DEFAULTS | {"paper": 7})])  # fmt: skip
 def test_damaged_settings_are_one_line(lab: Lab, text: str) -> None:
     (lab.folder / "state.json").write_text(text)
-    assert main(["status"]) == 0
+    assert dispatch(["lab", "status"]) == 0
     (lab.folder / "settings.json").write_text(text)
     with pytest.raises(UserError, match=r"settings\.json"):
-        main(["status"])
+        dispatch(["lab", "status"])
 
 
 def test_collect_copies_finished_records(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
@@ -253,7 +256,7 @@ def test_collect_copies_finished_records(lab: Lab, capsys: pytest.CaptureFixture
     path = lab.root / "semantic_fusion" / "main" / "x" / "run.json"
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps({**record, "seed": 99}))
-    assert main(["collect"]) == 0
+    assert dispatch(["lab", "collect"]) == 0
     (copied,) = load_records([Path("experiments")])
     assert copied.source is not None and copied.source.name in capsys.readouterr().out
 
@@ -268,16 +271,16 @@ def test_start_stop_and_start_again(lab: Lab, capsys: pytest.CaptureFixture[str]
         "- {experiment: main, regime: corrected, seed: [1], set: {trainer.max_epochs: 9000}}"
     )
     try:
-        assert main(["start"]) == 0 and "started" in capsys.readouterr().out
+        assert dispatch(["lab", "start"]) == 0 and "started" in capsys.readouterr().out
         wait_for(lambda: epoch(lab) >= 2)
         (record,) = Path("outputs/semantic_fusion/baseline").glob("*/run.json")
         assert json.loads(record.read_text())["status"] == "DONE"
-        assert main(["status"]) == 0
+        assert dispatch(["lab", "status"]) == 0
         assert f"running  {ALL[1]}: " in capsys.readouterr().out
-        assert main(["stop"]) == 0 and not lab.alive()
+        assert dispatch(["lab", "stop"]) == 0 and not lab.alive()
         reached = epoch(lab)
 
-        assert main(["start"]) == 0
+        assert dispatch(["lab", "start"]) == 0
         wait_for(lambda: epoch(lab) > reached)
         (log,) = (Path(log) for _, log in lab.state()["running"])
         assert "epoch 1/9000 " not in log.read_text(), "it began anew"
@@ -288,7 +291,7 @@ def test_start_stop_and_start_again(lab: Lab, capsys: pytest.CaptureFixture[str]
         wait_for(lambda: not lab.alive() and free(Path("outputs/semantic_fusion/main")))
         assert lab.status()[0].startswith("not running")
     finally:
-        main(["stop"])
+        dispatch(["lab", "stop"])
 
 
 def epoch(lab: Lab) -> int:

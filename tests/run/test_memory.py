@@ -13,11 +13,12 @@ import pytest
 import torch
 import transformers
 
+from lit_ctg.cli import dispatch
 from lit_ctg.cli import main as lit_ctg
 from lit_ctg.control import Control
 from lit_ctg.control.memory import Memory
 from lit_ctg.errors import UserError
-from lit_ctg.run.memory import _corpus, _texts, main
+from lit_ctg.run.memory import _corpus, _texts
 from tests.conftest import make_tokenizer
 
 
@@ -114,13 +115,13 @@ def test_a_model_is_measured_as_it_decodes(places: tuple[Path, Path], tmp_path: 
 
 
 @pytest.mark.parametrize(("words", "line"), [
-    ([], "say build or fit first"),
+    ([], "say one of build, fit first"),
     (["bild"], "did you mean 'build'"),
     (["build", "model=x"], "give out="),
     (["fit", "model=x"], "give memory="),
     (["build", "model=nowhere/at/all", "out=x", "data.root=."], "nowhere/at/all"),
-    (["build", "model=x", "out=y", "order=1"], "order=1: give a whole number from 2"),
+    (["build", "model=x", "out=y", "order=1"], "order=1: pass a whole number from 2"),
 ])  # fmt: skip
 def test_mistakes_are_one_line(words: list[str], line: str) -> None:
     with pytest.raises(UserError, match=line):
-        main(words)
+        dispatch(["memory", *words])

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from lit_ctg import trust
+from lit_ctg.cli import dispatch
 from lit_ctg.core.generation import ControlSetting
 from lit_ctg.errors import UserError
 from lit_ctg.run import play_page
@@ -149,13 +150,13 @@ def test_training_tells_what_becomes_of_each_run(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
-    [({"run": "nowhere"}, "run=nowhere: no run"), ({"port": "x"}, "port=x"), ({"port": "70000"}, "port=70000"),
-     ({"open": "yes"}, "open=yes: true or false")],
+    ("word", "said"),
+    [("run=nowhere", "run=nowhere: no run"), ("port=x", "port=x"), ("port=70000", "port=70000: pass a whole number"),
+     ("open=yes", "open=yes: pass true or false")],
 )  # fmt: skip
-def test_bad_words_of_the_command_are_one_line(settings: dict[str, str], said: str) -> None:
+def test_bad_words_of_the_command_are_one_line(word: str, said: str) -> None:
     with pytest.raises(UserError, match=said):
-        main(**settings)
+        dispatch(["play", word])
 
 
 def test_without_gradio_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,53 +3,63 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from omegaconf import DictConfig
 
-from lit_ctg.command import Command, Setting
+from lit_ctg.command import Command, option
 from lit_ctg.config import compose
 from lit_ctg.data.corpus import CorpusDataModule
 from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.limits import Choice, Count
 from lit_ctg.papers.graphmax.graph import NORMALIZATIONS, CooccurrenceGraph, SceneGraph
 from lit_ctg.run.build import build_datamodule, instantiate
 from lit_ctg.terminal import Console
 
 
-def main(words: list[str], console: Console | None = None) -> CooccurrenceGraph:
-    """Build, write and describe a scene graph.
+class Graph(Command):
+    """count the bigrams of a corpus and write them as a scene graph
 
     ``data=<corpus>`` counts that corpus in its own vocabulary; ``experiment=graphmax/<name>`` counts the experiment's
     scene corpus in the vocabulary of its language model, which is what ``model.scene.path`` reads.
-
-    Raises:
-        UserError: no file named, an option that does not exist, a corpus without text, or what the corpus raises.
     """
-    found, overrides = COMMAND.split(words)
-    options: dict[str, Any] = {
-        "split": "",
-        "order": COMMAND.whole(found, "order", 1, least=1),
-        "normalization": found.get("normalization", "row"),
-        "transposed": found.get("transposed") == "true",
-        "minimum_count": COMMAND.whole(found, "minimum_count", 1, least=1),
-        "row_edges": COMMAND.whole(found, "row_edges", 256, least=1),
-    }
-    cfg = compose(overrides, experiment=False)
-    datamodule = build_datamodule(cfg)
-    if not isinstance(datamodule, CorpusDataModule):
-        raise UserError(f"data graph cannot count a {type(datamodule).__name__}: it is not a text corpus")
-    corpus = _scene_corpus(cfg, datamodule)
-    # of a translation corpus the side that is written
-    usual = "train" if "train" in corpus.splits else "train.target"
-    options["split"] = found.get("split", usual)
-    if options["split"] not in corpus.splits:
-        hint = did_you_mean(options["split"], corpus.splits)
-        raise UserError(f"split={options['split']}: the corpus has {', '.join(corpus.splits)}{hint}")
-    graph = SceneGraph(corpus, **options).graph(datamodule.vocabulary)
-    out = Path(found["out"])
-    graph.save(out)
-    _show(graph, out, datamodule, console or Console())
-    return graph
+
+    words = "data graph"
+    overrides: list[str]
+    examples = ("data graph experiment=graphmax/main out=scene.safetensors",)
+    out: str = option("the file to write")
+    split: str | None = option("split that is counted (default: train)", None)
+    order: Count = option("the powers of the bigram matrix that are added up", 1)
+    normalization: Annotated[str, Choice(NORMALIZATIONS)] = option("how counts become weights", "row")
+    transposed: bool = option("true: predecessors instead of successors", False)
+    minimum_count: Count = option("leave rarer bigrams out", 1)
+    row_edges: Count = option("edges that a row keeps at most where order is above 1", 256)
+
+    def execute(self) -> None:
+        self.graph()
+
+    def graph(self, console: Console | None = None) -> CooccurrenceGraph:
+        """Build, write and describe the scene graph.
+
+        Raises:
+            UserError: a corpus without text, a split that it lacks, or what the corpus raises.
+        """
+        cfg = compose(self.overrides, experiment=False)
+        datamodule = build_datamodule(cfg)
+        if not isinstance(datamodule, CorpusDataModule):
+            raise UserError(f"data graph cannot count a {type(datamodule).__name__}: it is not a text corpus")
+        corpus = _scene_corpus(cfg, datamodule)
+        # of a translation corpus the side that is written
+        split = self.split or ("train" if "train" in corpus.splits else "train.target")
+        if split not in corpus.splits:
+            hint = did_you_mean(split, corpus.splits)
+            raise UserError(f"split={split}: the corpus has {', '.join(corpus.splits)}{hint}")
+        settings: dict[str, Any] = {"order": self.order, "normalization": self.normalization}
+        settings |= {"transposed": self.transposed, "minimum_count": self.minimum_count, "row_edges": self.row_edges}
+        graph = SceneGraph(corpus, split=split, **settings).graph(datamodule.vocabulary)
+        graph.save(Path(self.out))
+        _show(graph, Path(self.out), datamodule, console or Console())
+        return graph
 
 
 def _scene_corpus(cfg: DictConfig, datamodule: CorpusDataModule) -> CorpusDataModule:
@@ -65,27 +75,5 @@ def _show(graph: CooccurrenceGraph, out: Path, datamodule: CorpusDataModule, con
         console.print(f"{key:22} {value}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _run(words: list[str]) -> int:
-    main(words)
-    return 0
-
-
-COMMAND = Command(
-    "data graph",
-    "count the bigrams of a corpus and write them as a scene graph",
-    _run,
-    (
-        Setting("out", "the file to write", required=True),
-        Setting("split", "split that is counted (default: train)"),
-        Setting("order", "the powers of the bigram matrix that are added up, 1 (default) or more"),
-        Setting("normalization", "how counts become weights (default: row)", lambda: NORMALIZATIONS),
-        Setting("transposed", "true: predecessors instead of successors", lambda: ("true", "false")),
-        Setting("minimum_count", "leave rarer bigrams out (default: 1)"),
-        Setting("row_edges", "edges that a row keeps at most where order is above 1 (default: 256)"),
-    ),
-    overrides=True,
-    examples=("data graph experiment=graphmax/main out=scene.safetensors",),
-)
-
 # found by `lit-ctg data`
-DATA_COMMANDS = {"graph": main}
+COMMANDS = (Graph,)

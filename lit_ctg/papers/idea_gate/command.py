@@ -2,23 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from lit_ctg.command import Command, Setting
+from lit_ctg.command import Command, option
 from lit_ctg.errors import UserError
 from lit_ctg.network.portable import Portable
 from lit_ctg.run import export_model
-from lit_ctg.terminal import Console
-
-
-def main(words: list[str], console: Console | None = None) -> Path:
-    """Export the checkpoint ``ckpt_path`` to ``out``, by default ``export`` in its run directory; return the folder.
-
-    Raises:
-        UserError: a word that is none of these, or what ``only_plain`` and ``export_model`` raise.
-    """
-    given = COMMAND.parse(words)
-    return export_model.main(given["ckpt_path"], given.get("out"), console, only_plain)
 
 
 def only_plain(made: Portable) -> None:
@@ -33,21 +20,17 @@ def only_plain(made: Portable) -> None:
         raise UserError("only a model without a gate is a stock GPT-2: lit-ctg export-model writes this one")
 
 
-def _run(words: list[str]) -> int:
-    main(words)
-    return 0
+class ExportBase(Command):
+    """write a trained model without a gate as the folder of a Hugging Face GPT-2"""
 
+    words = "data export-base"
+    examples = ("data export-base ckpt_path=<run>/checkpoints/last.ckpt out=base",)
+    ckpt_path: str = option("<run>/checkpoints/last.ckpt")
+    out: str | None = option("the folder to write (default: export in the run's folder)", None)
 
-COMMAND = Command(
-    "data export-base",
-    "write a trained model without a gate as the folder of a Hugging Face GPT-2",
-    _run,
-    (
-        Setting("ckpt_path", "<run>/checkpoints/last.ckpt", required=True),
-        Setting("out", "the folder to write (default: export in the run's folder)"),
-    ),
-    examples=("data export-base ckpt_path=<run>/checkpoints/last.ckpt out=base",),
-)
+    def execute(self) -> None:
+        export_model.main(self.ckpt_path, self.out, accept=only_plain)
+
 
 # found by `lit-ctg data`
-DATA_COMMANDS = {"export-base": main}
+COMMANDS = (ExportBase,)

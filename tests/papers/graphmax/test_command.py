@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lit_ctg.cli import dispatch
 from lit_ctg.config import compose
 from lit_ctg.errors import UserError
 from lit_ctg.papers.graphmax import CooccurrenceGraph
-from lit_ctg.papers.graphmax.command import main
+from lit_ctg.papers.graphmax.command import Graph
 from lit_ctg.papers.graphmax.graph import SceneGraph
 from lit_ctg.run.build import build_datamodule, instantiate
 
@@ -38,7 +39,7 @@ def test_a_corpus_in_its_own_vocabulary(run_cli, tmp_path: Path) -> None:
 def test_a_scene_in_the_vocabulary_of_the_language_model(tmp_path: Path) -> None:
     file = tmp_path / "graph.safetensors"
     words = ["experiment=graphmax/main", "size=smoke"]
-    graph = main([*words, f"out={file}"])
+    graph = Graph.parse([*words, f"out={file}"]).graph()
     cfg = compose(words)
     data = build_datamodule(cfg)
     assert graph.vocab_size == len(data.vocabulary)
@@ -50,20 +51,20 @@ def test_a_scene_in_the_vocabulary_of_the_language_model(tmp_path: Path) -> None
 def test_bad_input(tmp_path: Path, run_cli) -> None:
     out = f"out={tmp_path / 'g'}"
     with pytest.raises(UserError, match="lit-ctg data graph: give out="):
-        main(["data=reviews"])
-    with pytest.raises(UserError, match="no setting 'ordr'; did you mean 'order'"):
-        main(["data=reviews", out, "--ordr", "2"])
+        dispatch(["data", "graph", "data=reviews"])
+    with pytest.raises(UserError, match="no option 'ordr'; did you mean 'order'"):
+        dispatch(["data", "graph", "data=reviews", out, "--ordr", "2"])
     with pytest.raises(UserError, match="ordr"):
-        main(["data=reviews", out, "ordr=2"])
-    with pytest.raises(UserError, match="normalization=column; one of row"):
-        main(["data=reviews", out, "normalization=column"])
+        dispatch(["data", "graph", "data=reviews", out, "ordr=2"])
+    with pytest.raises(UserError, match="normalization=column: pass row"):
+        dispatch(["data", "graph", "data=reviews", out, "normalization=column"])
     for word in ("order=0", "minimum_count=few", "row_edges=-1"):
-        with pytest.raises(UserError, match=f"lit-ctg data graph: {word}: give a whole number from 1"):
-            main(["data=reviews", "size=smoke", "data/tokenizer=word", out, word])
+        with pytest.raises(UserError, match=f"lit-ctg data graph: {word}: pass a whole number from 1"):
+            dispatch(["data", "graph", "data=reviews", "size=smoke", "data/tokenizer=word", out, word])
     with pytest.raises(UserError, match=r"split=tran: the corpus has test, val, train; did you mean 'train'"):
-        main(["data=reviews", "size=smoke", "data/tokenizer=word", out, "split=tran"])
+        dispatch(["data", "graph", "data=reviews", "size=smoke", "data/tokenizer=word", out, "split=tran"])
     with pytest.raises(UserError, match="not a text corpus"):
-        main(["data=clause", "size=smoke", out])
+        dispatch(["data", "graph", "data=clause", "size=smoke", out])
     code, _, err = run_cli("data", "grap", "data=reviews")
     assert code == 2 and "did you mean 'graph'" in err
     assert not list(tmp_path.iterdir())

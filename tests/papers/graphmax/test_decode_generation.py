@@ -14,7 +14,7 @@ from lit_ctg.decoding.rule import ScoreRule
 from lit_ctg.errors import UserError
 from lit_ctg.network.gpt2 import GPT2Backbone
 from lit_ctg.papers.graphmax import CooccurrenceGraph
-from lit_ctg.papers.graphmax.command import main
+from lit_ctg.papers.graphmax.command import Graph
 from lit_ctg.papers.graphmax.control import of_run
 from lit_ctg.papers.graphmax.decode import GraphmaxDecoding, GraphmaxGenerator
 from lit_ctg.papers.graphmax.model import GraphmaxModule
@@ -139,5 +139,5 @@ def test_a_run_with_plain_softmax_has_no_control_to_export(module) -> None:
 
 
 def test_a_translation_corpus_is_counted_on_the_side_that_is_written(tmp_path) -> None:
-    graph = main(["experiment=graphmax/translation", "size=smoke", f"out={tmp_path / 'g'}"])
+    graph = Graph.parse(["experiment=graphmax/translation", "size=smoke", f"out={tmp_path / 'g'}"]).graph()
     assert graph.information["split"] == "train.target"

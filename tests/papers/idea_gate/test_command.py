@@ -8,18 +8,18 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from lit_ctg.cli import dispatch
 from lit_ctg.errors import UserError
 from lit_ctg.network.gpt2 import GPT2Backbone
 from lit_ctg.network.huggingface import HuggingFaceBackbone
 from lit_ctg.papers.idea_gate import IdeaGateModule
-from lit_ctg.papers.idea_gate.command import main, only_plain
+from lit_ctg.papers.idea_gate.command import only_plain
 from lit_ctg.papers.idea_gate.portable import portable
 from lit_ctg.papers.idea_gate.verify import recompute
 from lit_ctg.results.record import load_record
 from lit_ctg.results.verify import verify
 from lit_ctg.run import export_model
 from lit_ctg.run.corpus import given_weights
-from lit_ctg.run.data import paper_commands
 from tests.papers.idea_gate.conftest import SETTINGS, TEXT
 
 
@@ -119,10 +119,9 @@ def test_what_cannot_be_exported(make_module, tmp_path) -> None:
     with pytest.raises(UserError, match="without a gate"):
         export(make_module(double=False), tmp_path)
     with pytest.raises(UserError, match=r"lit-ctg data export-base: give ckpt_path="):
-        main([])
-    with pytest.raises(UserError, match="no setting 'outt'; did you mean 'out'"):
-        main(["ckpt_path=x", "outt=y"])
-    assert paper_commands()["export-base"] is main
+        dispatch(["data", "export-base"])
+    with pytest.raises(UserError, match="no option 'outt'; did you mean 'out'"):
+        dispatch(["data", "export-base", "ckpt_path=x", "outt=y"])
 
 
 def test_the_command_refuses_a_gated_run_before_it_writes(make_module, tmp_path, monkeypatch) -> None:
@@ -134,7 +133,7 @@ def test_the_command_refuses_a_gated_run_before_it_writes(make_module, tmp_path,
     monkeypatch.setattr(export_model, "build_datamodule", lambda cfg: None)
     monkeypatch.setattr(export_model, "build_model", lambda cfg, datamodule: gated)
     with pytest.raises(UserError, match="only a model without a gate"):
-        main([f"ckpt_path={checkpoint.path}", f"out={tmp_path / 'base'}"])
+        dispatch(["data", "export-base", f"ckpt_path={checkpoint.path}", f"out={tmp_path / 'base'}"])
     assert not (tmp_path / "base").exists()
     assert export_model.main(str(checkpoint.path), str(tmp_path / "base")) == tmp_path / "base", (
         "it is only refused here"
@@ -149,7 +148,7 @@ def test_a_run_is_exported_into_its_directory(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("LIT_CTG_CACHE", str(tmp_path / "cache"))
     words = ["experiment=idea_gate/base", "size=smoke", f"output_root={tmp_path}"]
     folder = train(compose([*words, "trainer.limit_val_batches=1"])).folder
-    assert main([f"ckpt_path={folder}/checkpoints/last.ckpt"]) == folder / "export"
+    assert dispatch(["data", "export-base", f"ckpt_path={folder}/checkpoints/last.ckpt"]) == 0
     base = folder / "export"
     names = {path.name for path in base.iterdir()}
     assert {"config.json", "model.safetensors", "tokenizer.json"} <= names
