@@ -226,7 +226,7 @@ def test_last_line(tmp_path: Path) -> None:
         (["start", "workers=0"], "workers=0"),
         (["start", "nice=20"], "nice=20"),
         (["start", "local=no/corpora"], "local=no/corpora"),
-        (["start", "retry=True"], "retry=True"),
+        (["start", "retry=7"], "retry=7"),
         (["start", "pages=1"], "pages"),
         (["status"], "no lab at"),
         (["stop", "paper=all"], "no option 'paper'"),

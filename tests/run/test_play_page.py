@@ -152,7 +152,7 @@ def test_training_tells_what_becomes_of_each_run(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("word", "said"),
     [("run=nowhere", "run=nowhere: no run"), ("port=x", "port=x"), ("port=70000", "port=70000: pass a whole number"),
-     ("open=yes", "open=yes: pass true or false")],
+     ("open=7", "open=7: pass true or false")],
 )  # fmt: skip
 def test_bad_words_of_the_command_are_one_line(word: str, said: str) -> None:
     with pytest.raises(UserError, match=said):
