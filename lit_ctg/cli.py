@@ -616,7 +616,7 @@ class FieldReport(Command):
     def execute(self) -> int:
         from lit_ctg.field.page import report
 
-        return report(self.records, self.out, self.size, Console(soft_wrap=True, highlight=False))
+        return report(self.records, self.out, self.size, console=Console(soft_wrap=True, highlight=False))
 
 
 class FieldRejudge(Command):
