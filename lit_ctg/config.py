@@ -27,6 +27,8 @@ from lit_ctg.trust import named_by_user, resolve, stored, without_trust
 
 # what the shell passes as one word may hold commas, spaces and "="; Hydra's grammar wants it quoted
 FREE_TEXT_KEYS = ("prompt", "ckpt_path", "output_root", "data.root", "data.cache_root")
+# experiments that are another one with some settings changed
+VARIANTS = "variants"
 # one quoted value or several, as Hydra reads them
 _QUOTED_ONE = r"""(?:'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")"""
 _QUOTED = re.compile(rf"{_QUOTED_ONE}(?:\s*,\s*{_QUOTED_ONE})*", re.DOTALL)
@@ -96,12 +98,41 @@ def _chooser(key: str) -> Any:
 @functools.cache
 def register() -> None:
     """Register the schema and the resolvers that configurations use, once per process."""
-    ConfigStore.instance().store(name="schema", node=Config)
+    store = ConfigStore.instance()
+    store.store(name="schema", node=Config)
+    for name, variant in variants().items():
+        paper, _, option = name.partition("/")
+        store.store(
+            name=option, node=_variant_node(paper, option, variant), group=f"experiment/{paper}", package="_global_"
+        )
     OmegaConf.register_new_resolver("by_regime", _chooser("regime"), replace=True)
     OmegaConf.register_new_resolver("by_size", _chooser("size"), replace=True)
     OmegaConf.register_new_resolver("training_seed", _training_seed, replace=True)
     OmegaConf.register_new_resolver("seed_of", _seed_of, replace=True)
     OmegaConf.register_new_resolver("label_count", _label_count, replace=True)
+
+
+@functools.cache
+def variants() -> dict[str, dict[str, Any]]:
+    """Return the experiments of ``conf/variants``, each a mapping with ``of``, ``says`` and ``set``."""
+    found: dict[str, dict[str, Any]] = {}
+    for path in sorted((config_folder() / VARIANTS).glob("*.yaml")):
+        entries = cast("dict[str, dict[str, Any]]", OmegaConf.to_container(OmegaConf.load(path), resolve=False))
+        found |= {f"{path.stem}/{name}": entry for name, entry in entries.items()}
+    return found
+
+
+def _variant_node(paper: str, name: str, variant: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a variant as the file in ``conf/experiment`` that it stands for."""
+    defaults: list[Any] = [f"/experiment/{paper}/{variant['of']}"]
+    node: dict[str, Any] = {"defaults": defaults, "name": name}
+    for key, value in variant["set"].items():
+        if (config_folder() / key.partition("@")[0]).is_dir():
+            defaults.append({f"override /{key}": value})
+            continue
+        *parents, last = key.split(".")
+        functools.reduce(lambda inner, parent: inner.setdefault(parent, {}), parents, node)[last] = value
+    return node
 
 
 def _training_seed(*, _root_: DictConfig) -> int:
@@ -354,7 +385,8 @@ def _check_numbers(node: Any, where: str) -> None:
 def experiments() -> list[str]:
     """Return the names that ``experiment=`` takes."""
     folder = config_folder() / "experiment"
-    return sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.yaml"))
+    files = (path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.yaml"))
+    return sorted([*files, *variants()])
 
 
 def plain(cfg: DictConfig) -> dict[str, Any]:

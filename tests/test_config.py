@@ -25,11 +25,20 @@ from lit_ctg.config import (
     plain,
     prepare_overrides,
     quoted,
+    variants,
 )
 from lit_ctg.errors import UserError
+from lit_ctg.results.record import config_hash
 from lit_ctg.run.build import build_datamodule
 
 MAIN = "experiment=semantic_fusion/main"
+ORACLE = Path(__file__).parent / "oracle" / "configs.txt"
+# (experiment, regime, size) -> hash of its configuration
+HASHES = {
+    tuple(words[:3]): words[3]
+    for words in map(str.split, ORACLE.read_text(encoding="utf-8").splitlines())
+    if not words[0].endswith("paper.yaml")
+}
 
 
 def test_corrected_is_the_default_and_the_regime_changes_the_model() -> None:
@@ -91,6 +100,8 @@ def test_trials_of_a_finished_run_follow_its_decoding() -> None:
 
 def swept_name(name: str) -> bool:
     """Say whether an experiment (or the one it builds on) is named after its values: every cell of a grid is a run."""
+    if name in variants():
+        return "${" in variants()[name]["set"].get("name", "")
     raw = yaml.safe_load((config_folder() / "experiment" / f"{name}.yaml").read_text(encoding="utf-8"))
     if "name" in raw:
         return "${" in raw["name"]
@@ -111,6 +122,23 @@ def test_every_experiment_composes_in_every_regime_and_size(name: str) -> None:
     assert resolved(name, every) == [(paper, regime.name, size.name) for regime, size in every]
 
 
+def test_every_experiment_of_the_oracle_is_there() -> None:
+    assert {name for name, *_ in HASHES} <= set(experiments())
+
+
+def test_a_variant_is_its_parent_with_the_settings_that_it_names() -> None:
+    """Sweeps, a value on the command line and a choice of a group work as they do for a file."""
+    base, own = (plain(compose([f"experiment=semantic_fusion/{name}"])) for name in ("main", "ablation_no_gate"))
+    assert own == {**base, "name": "ablation_no_gate", "model": {**base["model"], "gate": False}}
+    assert compose(["experiment=semantic_fusion/coupled", "data=clause"]).data == compose([MAIN]).data
+    assert (
+        compose(["experiment=semantic_fusion/uniformizer_050", "model.uniformizer_weight=0.2"]).name
+        == "uniformizer_050"
+    )
+    with pytest.raises(UserError, match="did you mean 'semantic_fusion/coupled'"):
+        compose(["experiment=semantic_fusion/couple"])
+
+
 def resolved(name: str, wanted: Iterable[tuple[Regime, Size]]) -> list[tuple[str, str, str]]:
     """Return (paper, regime, size) of an experiment's configuration in each of some regimes and sizes."""
     # what is chosen by regime and size are values, resolved last: one composition serves all
@@ -120,6 +148,9 @@ def resolved(name: str, wanted: Iterable[tuple[Regime, Size]]) -> list[tuple[str
         cfg.regime, cfg.size = regime, size
         made = plain(check(cfg))
         assert made["name"] == name.partition("/")[2] or swept_name(name)
+        known = HASHES.get((name, regime.name, size.name))
+        # a run that was made before would not be found
+        assert known in (None, config_hash(made)[:16]), "another configuration: python tools/oracle.py configs"
         if "pretrained" not in name:  # those need a tokenizer's files
             build_datamodule(cfg)  # tests train at size=smoke only: what a corpus refuses at another size is seen here
         found.append((made["paper"], made["regime"], made["size"]))

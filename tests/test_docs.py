@@ -110,7 +110,7 @@ REGIMES = {
         },
         "backbone/transformer.yaml": {"identical_layers": 8},
         "experiment/semantic_fusion/main.yaml": {"training_seed": 9},
-        "experiment/semantic_fusion/baseline.yaml": {"feedforward_dim": 9},
+        "variants/semantic_fusion.yaml": {"backbone.feedforward_dim": 9},
         "decoding/semantic_fusion.yaml": {"nucleus": 5},
         "data/clause.yaml": {"held_out": 10},
         "data/clause_coupled.yaml": {"held_out": 10},
@@ -141,7 +141,7 @@ REGIMES = {
         "decoding/idea_gate.yaml": {"penalty_compounds": 14},
         "backbone/idea_gate.yaml": dict.fromkeys(("attention_dropout", "branch_dropout"), 15),
         "callback/topic_trial.yaml": {"prompts": 5},
-        "experiment/idea_gate/baseline.yaml": {"feedforward_dim": 6},
+        "variants/idea_gate.yaml": {"backbone.feedforward_dim": 6},
         "experiment/idea_gate/main.yaml": {
             "batching": 7,
             "limit_val_batches": 7,

@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import hashlib
 import io
+import itertools
 import json
-import lzma
 import sys
-import tarfile
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from difflib import unified_diff
@@ -26,10 +25,9 @@ from typing import Any
 
 from rich.console import Console
 
-from lit_ctg.config import compose, experiments, plain
-from lit_ctg.errors import UserError
+from lit_ctg.config import Regime, Size, compose, experiments, plain
 from lit_ctg.results.gather import AUTO, all_results
-from lit_ctg.results.record import REGIMES, SIZES, config_hash, load_records
+from lit_ctg.results.record import REGIMES, config_hash, load_records, unpacked
 from lit_ctg.results.spec import load_manifest, papers
 from lit_ctg.results.table import Cell
 from lit_ctg.results.verify import folders_of
@@ -49,21 +47,10 @@ def digest(data: bytes | str) -> str:
 
 
 def committed() -> Iterator[tuple[str, bytes]]:
-    """Yield every committed record and file of texts, loose or in an archive, under its place below ``experiments``."""
-    for path in RECORDS.rglob("*"):
-        place = path.relative_to(RECORDS)
-        if not path.is_file() or not {"results", "records"} & set(place.parts) or "judges" in place.parts:
-            continue
-        if path.name.endswith(".tar.xz"):
-            with tarfile.open(path) as archive:
-                for member in archive.getmembers():
-                    file = archive.extractfile(member)
-                    assert file is not None, f"{path} holds more than files"
-                    yield f"{place.parent.parent}/{member.name}", file.read()
-        else:
-            data = lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes()
-            name = place.as_posix().replace("/results/", "/").replace("/records/", "/")
-            yield name.removesuffix(".xz"), data
+    """Yield every committed record and file of texts, under its place below ``experiments`` without its archive."""
+    for path in RECORDS.rglob("*.tar.xz"):
+        for name, content in unpacked(path).items():
+            yield f"{path.relative_to(RECORDS).parent.parent}/{name}", content
 
 
 def records() -> list[str]:
@@ -119,11 +106,11 @@ def configs() -> list[str]:
     """Return a line for each experiment, regime and size, and one for each group of runs in the papers' manifests."""
     lines = []
     for name in experiments():
-        for regime in REGIMES:
-            for size in SIZES:
-                lines.append(
-                    f"{name} {regime} {size} {_hash([f'experiment={name}', f'regime={regime}', f'size={size}'])}"
-                )
+        cfg = compose([f"experiment={name}"])
+        for regime, size in itertools.product(Regime, Size):
+            # what is chosen by regime and size are values, resolved last: one composition serves all
+            cfg.regime, cfg.size = regime, size
+            lines.append(f"{name} {regime.name} {size.name} {config_hash(plain(cfg))[:16]}")
     for paper in papers(RECORDS):
         stored = {record.source: config_hash(record.config) for record in load_records(folders_of(RECORDS, paper))}
         for size in load_manifest(RECORDS, paper).runs:
@@ -133,13 +120,6 @@ def configs() -> list[str]:
                 known = "recorded" if today in stored.values() else "not recorded"
                 lines.append(f"{paper}/paper.yaml {digest(' '.join(words))[:8]} {group.name} {today[:16]} {known}")
     return lines
-
-
-def _hash(words: Sequence[str]) -> str:
-    try:
-        return config_hash(plain(compose(words)))[:16]
-    except UserError:  # it needs a word more, such as a folder
-        return "refused"
 
 
 def verify() -> list[str]:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from lit_ctg.config import config_folder, experiments
+from lit_ctg.config import config_folder, experiments, variants
 
 PACKAGE = Path(__file__).resolve().parents[1]
 # the kinds that can be listed, and the folder of conf/ that holds each; controls are classes
@@ -36,13 +36,17 @@ def options(kind: str) -> dict[str, str]:
     if kind == CONTROLS:
         return controls()
     if kind == "experiments":
-        files = {name: config_folder() / "experiment" / f"{name}.yaml" for name in experiments()}
-    else:
-        folder = config_folder() / KINDS[kind]
-        files = {path.stem: path for path in sorted(folder.glob("*.yaml"))}
-        if kind == "data":  # options in subfolders, such as data=control_code/books2
-            inner = sorted(path for path in folder.glob("*/*.yaml") if path.parent.name != "tokenizer")
-            files |= {path.relative_to(folder).with_suffix("").as_posix(): path for path in inner}
+        said = {name: variant["says"] for name, variant in variants().items()}
+        folder = config_folder() / "experiment"
+        return {
+            name: _sentence(said[name]) if name in said else description(folder / f"{name}.yaml")
+            for name in experiments()
+        }
+    folder = config_folder() / KINDS[kind]
+    files = {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+    if kind == "data":  # options in subfolders, such as data=control_code/books2
+        inner = sorted(path for path in folder.glob("*/*.yaml") if path.parent.name != "tokenizer")
+        files |= {path.relative_to(folder).with_suffix("").as_posix(): path for path in inner}
     return {name: description(path) for name, path in files.items()}
 
 

@@ -3,7 +3,7 @@
 The entry ``runs`` of ``experiments/<paper>/paper.yaml`` lists the runs of each size in their order::
 
     small:
-      - experiment: [main, baseline]                 # one or more files of conf/experiment/<paper>
+      - experiment: [main, baseline]                 # one or more experiments of the paper
         regime: [as_published, corrected]
         seed: [0, 1, 2]
         set: {backbone.layers: [2, 6], model.file: "{local}/x"}  # overrides; a list is swept, {local} is the folder

@@ -9,13 +9,10 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from lit_ctg.config import compose
+from lit_ctg.config import compose, experiments
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 CORPORA = sorted(path.stem for path in (CONF / "data").glob("*.yaml"))
-EXPERIMENTS = sorted(
-    path.relative_to(CONF / "experiment").with_suffix("").as_posix() for path in (CONF / "experiment").glob("*/*.yaml")
-)
 
 
 def named(name: str) -> Iterator[Path]:
@@ -62,7 +59,7 @@ def test_a_shared_corpus_has_no_regime(name: str) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name.startswith("graphmax/")])
+@pytest.mark.parametrize("name", [name for name in experiments() if name.startswith("graphmax/")])
 def test_both_columns_of_graphmax_read_the_same_texts(name: str) -> None:
     found = []
     for regime in ("as_published", "corrected"):

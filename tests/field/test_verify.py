@@ -110,7 +110,7 @@ def test_the_command_names_the_field(tmp_path: Path, monkeypatch: pytest.MonkeyP
     console = Console(file=StringIO(), width=200)
     write_record(first("keywords-bare"), tmp_path / "run.json")
     assert main("field", records=[tmp_path / "run.json"], console=console) == 0
-    assert "field: 3 records" in console.file.getvalue() and " 0 differ" in console.file.getvalue()  # type: ignore[attr-defined]
+    assert "field: 1 records" in console.file.getvalue() and " 0 differ" in console.file.getvalue()  # type: ignore[attr-defined]
     folder = tmp_path / "experiments" / "graphmax"
     folder.mkdir(parents=True)
     (folder / "paper.yaml").write_text("title: a paper\n", encoding="utf-8")
