@@ -70,19 +70,18 @@ def run(cfg: DictConfig, benches: dict[str, Bench] | None = None) -> Outcome:
     record = new_record(cfg, config, digest, PAPER)
     record.device, record.threads = "cpu", torch.get_num_threads()
     began = time.monotonic()
-    try:
-        with quiet():
-            measured = measure(cfg, directory, {} if benches is None else benches)
-        record.status, record.error = "DONE", None
-        record.metrics, record.parameters, record.corpus = measured
-        record.wall_time_s = round(time.monotonic() - began, 3)
-        write_record(record, directory.record)
-    except Exception as error:
-        record.error = one_line(error)
-        write_record(record, directory.record)
-        raise
-    finally:
-        directory.release()
+    with directory:
+        try:
+            with quiet():
+                measured = measure(cfg, directory, {} if benches is None else benches)
+            record.status, record.error = "DONE", None
+            record.metrics, record.parameters, record.corpus = measured
+            record.wall_time_s = round(time.monotonic() - began, 3)
+            write_record(record, directory.record)
+        except Exception as error:
+            record.error = one_line(error)
+            write_record(record, directory.record)
+            raise
     console.print(f"record: {directory.record}", markup=False)
     if chosen(cfg.logger):
         (finished,) = load_records([directory.path])  # with its texts

@@ -96,14 +96,12 @@ def main(words: list[str], console: Console | None = None) -> RunRecord:
     )
     directory = claim(stem, skip_completed=False)
     assert isinstance(directory, RunDirectory)  # a finished run ends the search only with skip_completed
-    try:
+    with directory:
         record.metrics = {name: result.to_dict() for name, result in count().items()}
         record.metrics |= of_trials(cfg, datamodule)
         record.corpus, record.threads, record.device = fingerprint(datamodule), torch.get_num_threads(), "cpu"
         record.status, record.wall_time_s = "DONE", round(time.monotonic() - began, 3)
         write_record(record, directory.path / RECORD)
-    finally:
-        directory.release()
     table = Table(title=f"{cfg.paper}/{cfg.name} {record.regime}: models of counts", title_justify="left")
     for column in ("quantity", "value", "tokens"):
         table.add_column(column, justify="left" if column == "quantity" else "right")

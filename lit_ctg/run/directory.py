@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lit_ctg.files import try_lock
+from lit_ctg.errors import FULL, UserError
+from lit_ctg.files import try_lock, writing
 from lit_ctg.results.record import config_hash
 
 if TYPE_CHECKING:
@@ -23,13 +24,17 @@ LOG = "metrics.csv"
 CHECKPOINT = Path("checkpoints") / "last.ckpt"
 # beside the lock: its owner
 OWNER = ".owner"
+REMEDY = "free some space or set output_root=..."
 # a run with one of these statuses would end the same way if repeated
 FINAL = ("DONE", "DIVERGED")
 
 
 @dataclass
 class RunDirectory:
-    """A claimed directory; the lock is held until ``release`` (or until the process dies)."""
+    """A claimed directory; the lock is held until ``release``, the end of a ``with`` or that of the process.
+
+    A full disk in such a ``with`` is one line that names the directory, where libraries do not name the file.
+    """
 
     path: Path
     lock: BaseFileLock
@@ -47,6 +52,14 @@ class RunDirectory:
     def release(self) -> None:
         """Release the lock."""
         self.lock.release()
+
+    def __enter__(self) -> RunDirectory:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self.release()
+        if isinstance(error, OSError) and error.filename is None and error.errno in FULL:
+            raise UserError(f"cannot write {self.path}: {error.strerror}; {REMEDY}") from error
 
 
 @dataclass(frozen=True)
@@ -84,13 +97,14 @@ def claim(
     attempt = 0
     while True:
         path = stem if attempt == 0 else stem.with_name(f"{stem.name}-{attempt}")
-        lock = try_lock(path / ".lock", remedy="set output_root=...")
+        lock = try_lock(path / ".lock", remedy=REMEDY)
         if lock is None:
             if skip_completed:
                 return Finished(path, busy=_owner(path))
         else:
             if run_status(path / RECORD) not in FINAL:
-                (path / OWNER).write_text(f"process {os.getpid()} on {socket.gethostname()}", encoding="utf-8")
+                with writing(path / OWNER, remedy=REMEDY):
+                    (path / OWNER).write_text(f"process {os.getpid()} on {socket.gethostname()}", encoding="utf-8")
                 for name in (RECORD, LOG):
                     set_aside(path / name)
                 # partial files of a killed process; the lock guarantees that nobody is writing now

@@ -44,7 +44,7 @@ def _evaluate(words: list[str]) -> RunRecord:
     directory = claim(stem, skip_completed=False)
     assert isinstance(directory, RunDirectory)
     began = time.monotonic()
-    try:
+    with directory:
         experiment = build(cfg, directory.path, loggers=False)
         checkpoint.load_into(experiment.module, experiment.datamodule)
         check_weights(experiment.module, experiment.trainer.global_step)
@@ -59,8 +59,6 @@ def _evaluate(words: list[str]) -> RunRecord:
         fill_record(record, experiment, directory.path)
         record.wall_time_s = round(time.monotonic() - began, 3)
         write_record(record, directory.path / RECORD)
-    finally:
-        directory.release()
     _show(record, checkpoint.path)
     if record.status == "DIVERGED":
         raise Diverged(record.error)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
-from lit_ctg.errors import UserError
+from lit_ctg.files import writing
 
 # seconds between two checks of the running jobs, and how long an interrupted job may take to end by itself
 POLL = 0.05
@@ -73,11 +73,9 @@ class Jobs:
         """
         self._wait(self.limit - 1)
         path = self.logs / f"{self.started}.log"
-        try:
+        with writing(path, remedy="set output_root=..."):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(b"")
-        except OSError as error:
-            raise UserError(f"cannot write {path}: {error.strerror or error}; set output_root=...") from error
         with open(path, "ab") as log:
             job = start_job(overrides, log, self.command, **{SIDE_BY_SIDE: str(self.limit)})
         self.running.append(job)

@@ -32,6 +32,8 @@ from omegaconf.errors import OmegaConfBaseException
 from lit_ctg.config import check, compose, config_folder, explain, prepare_overrides, quoted, register
 from lit_ctg.core.divergence import Diverged
 from lit_ctg.errors import UserError, one_line
+from lit_ctg.files import writing
+from lit_ctg.run.directory import REMEDY
 from lit_ctg.run.jobs import JOURNAL_VARIABLE, Jobs, cores
 from lit_ctg.terminal import Console, printable
 from lit_ctg.trust import named_by_user, without_trust
@@ -71,7 +73,8 @@ def sweep(words: list[str]) -> int:
         overrides.append(f"hydra.sweep.dir={quoted(str(folder))}")
     arguments, sys.argv = sys.argv, ["lit-ctg", "--multirun", *overrides]
     try:
-        with Watcher(journal, jobs), _side_by_side(limit, folder / "jobs") as pool:
+        # what Hydra writes there; errors of jobs end in the journal
+        with Watcher(journal, jobs), _side_by_side(limit, folder / "jobs") as pool, writing(folder, remedy=REMEDY):
             run()
             pool.finish()
     except (HydraException, OmegaConfBaseException, ValueError) as error:
@@ -84,11 +87,9 @@ def sweep(words: list[str]) -> int:
 
 def _new_folder(parent: Path) -> Path:
     """Make a folder named after the time that nobody else has, even if sweeps start in the same second."""
-    try:
+    with writing(parent, remedy=REMEDY):
         parent.mkdir(parents=True, exist_ok=True)
         return Path(tempfile.mkdtemp(prefix=f"{datetime.now():%Y-%m-%d_%H-%M-%S}-", dir=parent))
-    except OSError as error:
-        raise UserError(f"cannot write {parent}: {error.strerror}; set output_root=...") from error
 
 
 def plan(overrides: Sequence[str]) -> tuple[int, int]:
@@ -190,15 +191,9 @@ def _run(composed: Callable[[], DictConfig]) -> str:
     # one line in one write: jobs may run side by side; further processes of a multi-device run are not jobs
     if int(os.environ.get("LOCAL_RANK", 0)) == 0:
         path = os.environ[JOURNAL_VARIABLE]
-        try:
-            with open(path, "a", encoding="utf-8") as journal:
-                journal.write(json.dumps(entry) + "\n")
-        except OSError as error:
-            reason = error.strerror or error
-            raise UserError(
-                f"cannot write {path}: {reason}; free some space: the same command goes on ({entry['job']}: "
-                f"{entry['status'].lower()})"
-            ) from error
+        again = f"free some space: the same command goes on ({entry['job']}: {entry['status'].lower()})"
+        with writing(path, remedy=again), open(path, "a", encoding="utf-8") as journal:
+            journal.write(json.dumps(entry) + "\n")
     return str(entry["status"])
 
 

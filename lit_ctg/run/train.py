@@ -72,14 +72,13 @@ def _train(cfg: DictConfig) -> Outcome:
         console.print(f"done already, skipped: {directory.path}")
         return Outcome("SKIPPED", directory.path)
     record = new_record(cfg, config, digest)
-    try:
-        _run(cfg, directory, record, console)
-    except Exception as error:
-        record.status, record.error = "DIVERGED" if isinstance(error, Diverged) else "FAILED", one_line(error)
-        write_record(record, directory.record)
-        raise
-    finally:
-        directory.release()
+    with directory:
+        try:
+            _run(cfg, directory, record, console)
+        except Exception as error:
+            record.status, record.error = "DIVERGED" if isinstance(error, Diverged) else "FAILED", one_line(error)
+            write_record(record, directory.record)
+            raise
     console.print(f"record: {directory.record}")
     return Outcome("DONE", directory.path)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -24,6 +25,25 @@ def test_a_busy_directory_is_not_claimed_twice(tmp_path: Path) -> None:
     assert (first.path.name, second.path.name) == ("run", "run-1")
     third = claim(tmp_path / "run", skip_completed=True)
     assert isinstance(third, Finished) and third.busy == f"process {os.getpid()} on {socket.gethostname()}"
+
+
+def test_a_full_disk_names_the_directory_and_frees_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Libraries write there too, and their errors do not know the file."""
+    first = claim(tmp_path / "run", skip_completed=False)
+    assert isinstance(first, RunDirectory)
+    with pytest.raises(UserError, match=f"cannot write {first.path}: No space left"), first:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    again = claim(tmp_path / "run", skip_completed=False)
+    assert isinstance(again, RunDirectory) and again.path == first.path
+    with pytest.raises(FileNotFoundError), again:
+        raise FileNotFoundError(errno.ENOENT, "No such file", "corpus")
+
+    def full(*_: object, **__: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(UserError, match=r"run/\.owner: No space left"):
+        claim(tmp_path / "run", skip_completed=False)
 
 
 def test_a_done_run_is_kept_and_skipped_only_on_request(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import re
 import subprocess
@@ -193,3 +194,12 @@ def test_a_journal_on_a_full_disk_is_one_line_and_its_job_counts_as_lost(tmp_pat
     # what is left of the first line spoils the second
     assert journal.read_text(encoding="utf-8").count("status") >= 2
     assert [entry["status"] for entry in _entries(journal)] == ["FAILED"]
+
+
+def test_what_hydra_writes_to_a_full_disk_is_one_line_that_names_the_folder(run_cli, tmp_path, monkeypatch):
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("hydra._internal.core_plugins.basic_sweeper.OmegaConf.save", full)
+    code, _, err = run_cli("train", "-m", "experiment=semantic_fusion/main", "size=smoke", "seed=0,1")
+    assert code == 2 and re.search(r"cannot write outputs/sweeps/[^ ]+: No space left", err.splitlines()[-1])

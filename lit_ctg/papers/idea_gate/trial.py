@@ -6,6 +6,7 @@ Shape letters: N samples of a prompt, S spans, V vocabulary.
 from __future__ import annotations
 
 import csv
+import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from lit_ctg.core.result import MetricResult
 from lit_ctg.data.tokenizer import ids_behind
 from lit_ctg.errors import UserError, check_whole
 from lit_ctg.figure import Bar, BarGroup, Drawing, bar_chart
+from lit_ctg.files import write_atomic
 from lit_ctg.papers.idea_gate.corpus import AUTHORS, LISTS, Domain, load_domain
 from lit_ctg.papers.idea_gate.measures import ClassifiedShare, Held, TopicClassifier, about
 from lit_ctg.papers.idea_gate.metrics import (
@@ -507,11 +509,12 @@ class XRay(Callback):
 
     def write_files(self, folder: Path) -> None:
         """Write ``xray.csv`` and ``xray.html`` (no script, no network)."""
-        with open(folder / "xray.csv", "w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS)
-            writer.writeheader()
-            # a token may look like a formula
-            writer.writerows({key: csv_cell(value) for key, value in row.items()} for row in self.rows)
+        table = io.StringIO(newline="")
+        writer = csv.DictWriter(table, COLUMNS)
+        writer.writeheader()
+        # a token may look like a formula
+        writer.writerows({key: csv_cell(value) for key, value in row.items()} for row in self.rows)
+        write_atomic(folder / "xray.csv", table.getvalue())
         plots = tuple(figure(rows, self.prompts[name]["prompt"]) for name, rows in self._by_prompt().items())
         Drawing(plots).save(folder / "xray.html")
 
