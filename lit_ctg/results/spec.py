@@ -40,28 +40,29 @@ A table is a mapping::
         alike: [layers]                   # names of "over" that hardly matter: what differs in them alone is one cell,
                                           # whose value is the mean
         margin: {relative: 0.05, why: ...} or {absolute: 1, why: ...}      # how close is close enough, and why
-        trials: 200                       # the printed number is a rate over this many trials
-        any_size: why                     # the printed number does not depend on the size of the run
         other: "other metric: deviation 3"    # why not comparable: other size, other metric or other data; by regime
+                                          # "sign only: why": the printed size of a difference is of another metric;
+                                          # "any size: why": the printed number does not depend on the size of the run
         too_small: {below: 0.02, why: ...}    # all terms below it: the metric is at its floor
         checks: [learned]                 # must hold in every experiment of the row (of the cell, in a row "over")
         some: [learned]                   # must hold in at least one of them
-        sign_only: why                    # the printed size of a difference is of another metric; by regime
         untrained: untrained/control/hard     # the same quantity of the model before training
-        floor, ceiling, expectation: a number, or {number, metric, experiment, note}; or one for each regime
+        bounds: {floor: ..., ceiling: ..., expectation: ...}    # each a number, or {number, metric, experiment, note},
+                                          # or one for each regime; limits: [0, 200], the range of values, where the
+                                          # unit does not imply it
         claim: less|greater|equal|not_less|not_greater    # than 0, of a difference paired by seed; or
-                                          # never_less, of a row "over": in no pair of its runs
-        effect: 0.01                      # the smallest difference that would matter, else the printed one counts
+                                          # never_less, of a row "over": in no pair of its runs; {less: 0.01}: the
+                                          # smallest difference that would matter, else the printed one counts
         repeats: Table 1                  # already in another row: shown, not counted
         not_run: why                      # what to say where there is no run, e.g. of an unavailable model
         goal: {at_most: 1.25} or {at_least: 0.3}
         interval: seeds|wilson|folds|range|none   # over seeds (folds: of one seed over its folds), Wilson over the
                                           # pooled trials (Student over seeds where
                                           # wider), the range of the runs where they are of several kinds (from
-                                          # ``RANGE_RUNS`` on), or an exact number
-        limits: [0, 200]                  # the range of values, where the unit does not imply it
-        regimes: [corrected]              # the others do not apply
-        seeds: [111]                      # only these, or {as_published: [111]}; default: all there are
+                                          # ``RANGE_RUNS`` on), or an exact number; {wilson: 200}: the printed number
+                                          # is a rate over this many trials
+        regimes: [corrected]              # the others do not apply; or {corrected: [111], as_published: null}: the
+                                          # seeds that count, null for all there are
         section, series, x, y, unit, digits: the row's place in table and plot
         samples: {where: {...}, show: 3, expect: regex}       # a row of generated texts
 """
@@ -92,6 +93,9 @@ _CHECK_KEYS = ("says", "metric", "experiment", "at_most", "at_least", "below", "
 _LIMITS = ("at_most", "at_least", "below", "above")
 _INTERVALS = ("seeds", "wilson", "folds", "range", "none")
 _QUANTITIES = ("floor", "ceiling", "expectation")
+_BOUNDS = (*_QUANTITIES, "limits")
+# what else `other` may begin with: the row is comparable, as far as it says
+_PARTLY = ("sign only", "any size")
 
 
 @dataclass(frozen=True)
@@ -209,6 +213,11 @@ class TableSpec:
     rows: tuple[RowSpec, ...]
     plot: dict[str, Any] | None = None
     checks: dict[str, Check] = field(default_factory=dict)
+
+
+# fields that a row writes under another key: bounds, interval, claim, regimes and other
+_WRITTEN_WITH_ANOTHER = (*_BOUNDS, "trials", "effect", "seeds", "sign_only", "any_size")
+ROW_KEYS = (*(key for key in RowSpec.__dataclass_fields__ if key not in _WRITTEN_WITH_ANOTHER), "bounds")
 
 
 # --- the folders ----------------------------------------------------------------------------------------------------
@@ -412,9 +421,10 @@ def _fill(node: Any, words: Mapping[str, str]) -> Any:
 
 
 def _row(raw: dict[str, Any], where: str) -> RowSpec:
-    _known(raw, tuple(RowSpec.__dataclass_fields__), where)
+    _known(raw, ROW_KEYS, where)
     if "label" not in raw:
         raise UserError(f"{where}: label is missing")
+    raw = _unfolded(raw, where)
     values = dict(raw)
     values["metric"] = _by_regime(raw.get("metric"))
     own = str(raw.get("experiment", "main"))
@@ -444,13 +454,45 @@ def _row(raw: dict[str, Any], where: str) -> RowSpec:
         values["margin"] = Margin(**parts)
         if not str(values["margin"].why).strip():
             raise UserError(f"{where} ({raw['label']}): a margin needs its reason, margin: {{..., why: ...}}")
-    for key in ("seeds", "other", "untrained", "sign_only"):
+    for key in ("seeds", "untrained"):
         values[key] = _by_regime(raw.get(key))
     values["epoch"] = None if raw.get("epoch") is None else int(raw["epoch"])
     values["regimes"] = tuple(raw.get("regimes", REGIMES))
     values["checks"], values["some"] = tuple(raw.get("checks") or ()), tuple(raw.get("some") or ())
     row = RowSpec(**values)
     _check_row(row, where)
+    return row
+
+
+def _unfolded(raw: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return a row with a field of its own for everything that is written under one key."""
+    row = {key: value for key, value in raw.items() if key != "bounds"}
+    bounds = raw.get("bounds") or {}
+    if not isinstance(bounds, dict):
+        raise UserError(f"{where}: bounds is a mapping with some of {', '.join(_BOUNDS)}")
+    _known(bounds, _BOUNDS, f"{where}, bounds")
+    row |= bounds
+    for key, field_name, number in (("interval", "trials", int), ("claim", "effect", float)):
+        if isinstance(pair := raw.get(key), dict):
+            if len(pair) != 1:
+                raise UserError(f"{where}: {key} is a word, or one word and its number as in {{word: 10}}")
+            ((row[key], given),) = pair.items()
+            try:
+                row[field_name] = number(given)
+            except (TypeError, ValueError) as error:
+                raise UserError(f"{where}: {key} has a number beside its word: {error}") from error
+    if isinstance(regimes := raw.get("regimes"), dict):
+        row["regimes"], row["seeds"] = list(regimes), {regime: regimes.get(regime) for regime in REGIMES}
+    row["other"] = _by_regime(raw.get("other"))
+    row["sign_only"] = dict.fromkeys(REGIMES)
+    for regime, words in row["other"].items():
+        label, _, why = str(words).partition(":")
+        if label in _PARTLY:
+            row["other"][regime] = None
+            if label == "any size":
+                row["any_size"] = why.strip()
+            else:
+                row["sign_only"][regime] = why.strip()
     return row
 
 
@@ -494,7 +536,7 @@ def _check_row(row: RowSpec, where: str) -> None:
         )
     if row.interval == "wilson" and row.printed is not None and row.claim is None and row.trials is None:
         raise UserError(
-            f"{where} ({row.label}): beside a printed number interval: wilson needs trials, those of the paper"
+            f"{where} ({row.label}): beside a printed number wilson needs the trials of the paper, {{wilson: 200}}"
         )
     if row.limits is not None and not (isinstance(row.limits, list) and len(row.limits) == 2):
         raise UserError(f"{where}: limits are two numbers")
@@ -502,7 +544,8 @@ def _check_row(row: RowSpec, where: str) -> None:
         raise UserError(f"{where}: regimes are {', '.join(REGIMES)}")
     for words in row.other.values():
         if words is not None and words.partition(":")[0] not in NOT_COMPARABLE:
-            raise UserError(f"{where}: other begins with one of {', '.join(NOT_COMPARABLE)}, then ':' and why")
+            known = ", ".join((*NOT_COMPARABLE, *_PARTLY))
+            raise UserError(f"{where}: other begins with one of {known}, then ':' and why")
     if row.too_small is not None and "below" not in row.too_small:
         raise UserError(f"{where}: too_small needs 'below'")
     measured = row.samples is None and not row.not_run

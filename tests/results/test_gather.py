@@ -190,7 +190,7 @@ def test_notes_say_by_what_rows_were_judged(make_record, tmp_path: Path) -> None
     (folder / "numbers.csv").write_text("paper,table,row,column,value,unit,note\n,1,a,x,2.0,,\n")
     row = "printed: {row: a, column: x}, metric: m, regimes: [corrected]"
     rows = [
-        f"{{label: A, {row}, margin: {{relative: 0.1, why: one}}, any_size: a property of the corpus}}",
+        f"{{label: A, {row}, margin: {{relative: 0.1, why: one}}, other: 'any size: a property of the corpus'}}",
         f"{{label: B, {row}, margin: {{relative: 0.2, why: two}}, repeats: Table 9}}",
         "{label: C, metric: m, regimes: [corrected], combine: difference, terms: [{}, {experiment: gone}], "
         "claim: less, too_small: {below: 0.02, why: one n-gram}}",

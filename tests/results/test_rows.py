@@ -66,7 +66,7 @@ def test_an_interval_as_wide_as_the_number_confirms_nothing(make_record, tmp_pat
 def test_a_row_may_be_about_some_seeds_only(make_record, tmp_path) -> None:
     pool = pool_of(make_record, {"main": [1.0, 2.0, 3.0, 4.0, 5.0]})
     first = min(record.seed for record in pool.records())
-    text = f"metric: m, printed: {{row: a, column: x}}, margin: {{relative: 0.05, why: w}}, seeds: [{first}]"
+    text = f"{NUMBER}, regimes: {{corrected: [{first}]}}"
     cell = row_of(tmp_path, text, pool).cells["corrected"]
     assert (list(cell.values), cell.interval) == ([first], None)
     missing = row_of(tmp_path, text.replace(f"[{first}]", "[99]"), pool).cells["corrected"]
@@ -95,7 +95,7 @@ def test_intervals_stay_where_the_quantity_can_be(make_record, tmp_path) -> None
     text = "metric: m, combine: percent_change, terms: [{experiment: gap}, {experiment: sure}]"
     low, high = row_of(tmp_path, text, pool).cells["corrected"].interval
     assert -100 < low < high < 0, "nothing loses more than everything"
-    bounded = row_of(tmp_path, "metric: m, limits: [0, 4000]", pool).cells["corrected"].interval
+    bounded = row_of(tmp_path, "metric: m, bounds: {limits: [0, 4000]}", pool).cells["corrected"].interval
     assert bounded == (0.0, 4000.0)
     text = "metric: m, combine: difference, terms: [{experiment: gap}, {experiment: sure}]"
     low, high = row_of(tmp_path, text, pool).cells["corrected"].interval
@@ -176,16 +176,16 @@ def test_a_ratio_to_nothing_is_no_number_and_decides_no_claim(make_record, tmp_p
 def test_a_printed_rate_is_held_against_what_as_many_trials_would_show(make_record, tmp_path) -> None:
     """The same rates of ours: over fewer printed trials the interval is wider; one seed has one that does not count."""
     pool = pool_of(make_record, {"main": [0.5, 0.52, 0.48]}, n=2000)
-    text = "metric: m, limits: [0, 1], trials: {}"
+    text = "metric: m, bounds: {{limits: [0, 1]}}, interval: {{wilson: {}}}"
     few, many = (row_of(tmp_path, text.format(n), pool).cells["corrected"].interval for n in (20, 2000))
     # of 20 trials at one half 95% of counts lie from 6 to 14; the spread of the seeds is far smaller
     assert few == pytest.approx((0.3, 0.7), abs=0.051)
     assert few[0] < many[0] < 0.48 and 0.52 < many[1] < few[1]
-    one = row_of(tmp_path, f"{text.format(20)}, seeds: [1]", pool).cells["corrected"]
+    one = row_of(tmp_path, f"{text.format(20)}, regimes: {{corrected: [1]}}", pool).cells["corrected"]
     assert one.interval == pytest.approx((0.3, 0.7), abs=0.051)
-    numbers = "metric: m, limits: [0, 1], trials: 2000, printed: {row: a, column: x}, margin: {absolute: 9, why: w}"
+    numbers = f"{text.format(2000)}, printed: {{row: a, column: x}}, margin: {{absolute: 9, why: w}}"
     for seeds, label in (([1, 2, 3], "reproduced"), ([1, 2], "undecided")):
-        cell = row_of(tmp_path, f"{numbers}, seeds: {seeds}", pool).cells["corrected"]
+        cell = row_of(tmp_path, f"{numbers}, regimes: {{corrected: {seeds}}}", pool).cells["corrected"]
         assert (len(cell.values), cell.verdict.label) == (len(seeds), label)
     assert cell.verdict.reason == "fewer than 3 seeds"
 
@@ -235,9 +235,8 @@ def test_wilson_wants_rates(make_record, tmp_path) -> None:
 
 
 def test_impossible_needs_no_run_but_the_hole_stays(make_record, tmp_path) -> None:
-    text = (
-        "metric: m, printed: {row: a, column: x}, margin: {relative: 0.05, why: w}, floor: {number: 2.672, metric: f}"
-    )
+    text = "metric: m, printed: {row: a, column: x}, margin: {relative: 0.05, why: w}, "
+        "bounds: {floor: {number: 2.672, metric: f}}"
     cell = row_of(tmp_path, text, RecordPool([], "semantic_fusion", "paper")).cells["corrected"]
     assert cell.verdict.label == "impossible"
     assert cell.hole.startswith("not run: main")
@@ -247,9 +246,8 @@ def test_the_recorded_floor_goes_before_the_stated_one(make_record, tmp_path) ->
     pool = pool_of(make_record, {"main": [1.9]})
     for runs in pool.runs.values():
         runs[1].metrics["f"] = {**runs[1].metrics["m"], "value": 1.95}
-    text = (
-        "metric: m, printed: {row: a, column: x}, margin: {relative: 0.05, why: w}, floor: {number: 2.672, metric: f}"
-    )
+    text = "metric: m, printed: {row: a, column: x}, margin: {relative: 0.05, why: w}, "
+        "bounds: {floor: {number: 2.672, metric: f}}"
     cell = row_of(tmp_path, text, pool).cells["corrected"]
     assert cell.bounds["floor"] == 1.95
     assert cell.verdict.label == "undecided", "2.0 is above the recorded floor"
@@ -375,7 +373,7 @@ def test_a_number_that_was_not_run_is_told_unless_there_is_a_run_or_a_bound(make
     assert row_of(tmp_path, text, pool_of(make_record, {})).cells["corrected"].hole == "not run: no weights"
     ran = row_of(tmp_path, text, pool_of(make_record, {"main": [2.0, 2.0, 2.0]})).cells["corrected"]
     assert ran.hole is None and ran.verdict.label == "reproduced"
-    bound = "printed: {row: a, column: x}, ceiling: 1.5, not_run: nobody was asked"
+    bound = "printed: {row: a, column: x}, bounds: {ceiling: 1.5}, not_run: nobody was asked"
     cell = row_of(tmp_path, bound, pool_of(make_record, {"main": [1.0]})).cells["corrected"]
     assert (cell.hole, cell.verdict.label) == ("not run: nobody was asked", "impossible")
 
@@ -456,7 +454,7 @@ def test_a_number_is_judged_at_the_papers_size_only_a_claim_at_any(make_record, 
         assert judged(tmp_path, NUMBER, pool).cells["corrected"].verdict.label == number
         assert judged(tmp_path, CLAIM, pool).cells["corrected"].verdict.label == claim
     small = of_size(pool_of(make_record, values), "small")
-    text = f"{NUMBER}, any_size: a property of the corpus"
+    text = f"{NUMBER}, other: 'any size: a property of the corpus'"
     assert judged(tmp_path, text, small).cells["corrected"].verdict.label == "reproduced"
 
 
@@ -603,9 +601,17 @@ def test_the_printed_size_of_a_difference_counts_where_it_is_comparable(make_rec
         "printed: [{row: b, column: x}, {row: a, column: x}]"
     )
     assert judged(tmp_path, text, pool).cells["corrected"].verdict.label == "contradicted"
-    other = judged(tmp_path, f"{text}, sign_only: another mask", pool).cells["corrected"].verdict
+    other = judged(tmp_path, f"{text}, other: 'sign only: another mask'", pool).cells["corrected"].verdict
     assert other.label == "undecided"
-    stated = judged(tmp_path, f"{text}, sign_only: another mask, effect: 1.5", pool).cells["corrected"].verdict
+    stated = (
+        judged(
+            tmp_path,
+            f"{text.replace('claim: greater', 'claim: {greater: 1.5}')}, other: 'sign only: another mask'",
+            pool,
+        )
+        .cells["corrected"]
+        .verdict
+    )
     assert stated.label == "contradicted", "the smallest that would matter is of our own metric"
     small = of_size(pool, "small")
     assert judged(tmp_path, text, small).cells["corrected"].verdict.label == "undecided"

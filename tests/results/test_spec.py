@@ -8,7 +8,16 @@ import yaml
 
 from lit_ctg.errors import UserError
 from lit_ctg.results import spec as spec_module
-from lit_ctg.results.spec import TableSpec, experiments_root, load_manifest, load_spec, load_specs, papers, read_printed
+from lit_ctg.results.spec import (
+    ROW_KEYS,
+    TableSpec,
+    experiments_root,
+    load_manifest,
+    load_spec,
+    load_specs,
+    papers,
+    read_printed,
+)
 
 EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
 ROW = "{label: A, metric: m}"
@@ -26,7 +35,7 @@ def test_for_makes_a_row_for_every_combination(tmp_path: Path) -> None:
     label: "{model:label}, {path:label}"
     experiment: "{model:experiment}"
     metric: control/{path}/x
-    floor: {corrected: {metric: "floor/{path}", number: 2}}
+    bounds: {floor: {corrected: {metric: "floor/{path}", number: 2}}}
 """
     first, second = load_spec(write(tmp_path, rows), "p").rows
     assert (first.label, first.experiment) == ("A, control off", "main")
@@ -34,6 +43,10 @@ def test_for_makes_a_row_for_every_combination(tmp_path: Path) -> None:
     assert second.metric["corrected"] == "control/hard/x"
     assert first.floor["as_published"] is None
     assert (second.floor["corrected"].metric, second.floor["corrected"].number) == ("floor/hard", 2)
+
+
+def test_a_row_has_at_most_thirty_keys() -> None:
+    assert len(ROW_KEYS) <= 30
 
 
 def test_defaults_and_terms_are_inherited(tmp_path: Path) -> None:
@@ -65,7 +78,7 @@ def test_defaults_and_terms_are_inherited(tmp_path: Path) -> None:
         ("  - {label: A, metric: m, interval: range, claim: less}", "range is for a single metric"),
         (
             "  - {label: A, metric: m, interval: wilson, printed: {row: a, column: b}, margin: {absolute: 1, why: w}}",
-            "beside a printed number interval: wilson needs trials",
+            "beside a printed number wilson needs the trials",
         ),
         ("  - {label: A, metric: m, combine: interaction, terms: [{}, {}, {}]}", "interaction is of four terms"),
         ("  - {label: A, metric: m, terms: [{}, {}]}", "belong together"),
@@ -80,7 +93,12 @@ def test_defaults_and_terms_are_inherited(tmp_path: Path) -> None:
         ("  - {label: A, metric: m, claim: equal}", "claim equal needs margin: {absolute"),
         ("  - {label: A, metric: m, claim: never_less}", "never_less is for differences over cells"),
         ("  - {label: A, metric: m, claim: not_less, margin: {relative: 0.1, why: x}}", "claim not_less needs margin"),
-        ("  - {label: A, metric: m, limits: [1]}", "limits are two numbers"),
+        ("  - {label: A, metric: m, bounds: {limits: [1]}}", "limits are two numbers"),
+        ("  - {label: A, metric: m, bounds: {flor: 1}}", "unknown key 'flor'; did you mean 'floor'"),
+        ("  - {label: A, metric: m, bounds: 1}", "bounds is a mapping"),
+        ("  - {label: A, metric: m, interval: {wilson: many}}", "interval has a number"),
+        ("  - {label: A, metric: m, claim: {less: 1, greater: 1}}", "claim is a word"),
+        ("  - {label: A, metric: m, other: 'any time: why'}", "other begins with one of"),
         ("  - {label: A, metric: m, too_small: {why: x}}", "too_small needs 'below'"),
         ("  - {label: A, metric: {corrected: m}}", "metric is missing"),
         ("  - A", "row 1: expected a mapping"),
@@ -101,7 +119,7 @@ def test_mistakes_are_one_clear_line(tmp_path: Path, rows: str, message: str) ->
 def test_a_claim_of_no_difference_and_a_cell_of_one_regime_are_rows(tmp_path: Path) -> None:
     rows = """
   - {label: A, metric: m, claim: equal, margin: {absolute: 0.1, why: w}}
-  - {label: B, metric: {corrected: m}, regimes: [corrected], seeds: {corrected: [3]}}
+  - {label: B, metric: {corrected: m}, regimes: {corrected: [3]}}
   - {label: C, not_run: no weights, printed: {row: a, column: b}}
   - {label: D, over: {x: [1, 2]}, combine: difference, terms: [{metric: "a{x}"}, {metric: b}], experiment: "e"}
 """
