@@ -235,8 +235,10 @@ def test_wilson_wants_rates(make_record, tmp_path) -> None:
 
 
 def test_impossible_needs_no_run_but_the_hole_stays(make_record, tmp_path) -> None:
-    text = "metric: m, printed: {row: a, column: x}, margin: {relative: 0.05, why: w}, "
+    text = (
+        "metric: m, printed: {row: a, column: x}, margin: {relative: 0.05, why: w}, "
         "bounds: {floor: {number: 2.672, metric: f}}"
+    )
     cell = row_of(tmp_path, text, RecordPool([], "semantic_fusion", "paper")).cells["corrected"]
     assert cell.verdict.label == "impossible"
     assert cell.hole.startswith("not run: main")
@@ -246,8 +248,10 @@ def test_the_recorded_floor_goes_before_the_stated_one(make_record, tmp_path) ->
     pool = pool_of(make_record, {"main": [1.9]})
     for runs in pool.runs.values():
         runs[1].metrics["f"] = {**runs[1].metrics["m"], "value": 1.95}
-    text = "metric: m, printed: {row: a, column: x}, margin: {relative: 0.05, why: w}, "
+    text = (
+        "metric: m, printed: {row: a, column: x}, margin: {relative: 0.05, why: w}, "
         "bounds: {floor: {number: 2.672, metric: f}}"
+    )
     cell = row_of(tmp_path, text, pool).cells["corrected"]
     assert cell.bounds["floor"] == 1.95
     assert cell.verdict.label == "undecided", "2.0 is above the recorded floor"
