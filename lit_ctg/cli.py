@@ -8,7 +8,7 @@ import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Interval, MinLen
 
@@ -224,6 +224,30 @@ class Evaluate(Command):
         evaluate(self.overrides)
 
 
+class Steer(Command):
+    """continuations of prompts by a Hugging Face model under exported controls"""
+
+    words = "generate model=..."
+    model: Annotated[str, MinLen(1)] = option("a Hugging Face causal language model (folder or hub name)")
+    controls: list[str] = option("[<folder>,<name>=<folder>]: what lit-ctg export wrote", [])
+    revision: str | None = option("of the model on the hub", None)
+    prompt: str | None = option("how the texts begin", None)
+    prompts: Annotated[str, MinLen(1)] | None = option("a file of prompts and settings, one JSON object a line", None)
+    out: Annotated[str, MinLen(1)] | None = option("with prompts=: where the texts go; the command resumes", None)
+    n: Count = option("how many texts", 1)
+    seed: Seed = option("of the draws", 0)
+    batch_size: Count = option("texts at a time; the texts do not depend on it", 8)
+    max_new_tokens: Count = option("the longest continuation, in tokens", 40)
+    do_sample: bool | None = option("true (draw, default) or false (the likeliest token)", None)
+    control: dict[str, Any] = option("control.<name>.<setting>=<value>; [0,0.5,1] gives each text its own", {})
+    generate: dict[str, Any] = option("generate.<option>=<value>: an option of Hugging Face's generate", {})
+
+    def execute(self) -> None:
+        from lit_ctg.run.steer import steer
+
+        steer(self)
+
+
 class Generate(Command):
     """texts from a trained run under its paper's controls, or from any model under exported controls"""
 
@@ -232,22 +256,13 @@ class Generate(Command):
     hydra = {
         **_RUN,
         "ckpt_path": "the checkpoint",
-        "prompt": "how the texts begin",
-        "n": "how many",
         "path": "[hard,soft,channel]: the routes a control takes, where a paper has several",
-        "model": "a Hugging Face causal language model (folder or hub name) instead of a run",
-        "controls": "[<folder>,<name>=<folder>]: with model=, what lit-ctg export wrote",
-        "prompts": "with model=: a file of prompts and settings, one JSON object per line",
-        "out": "with prompts=: where the texts go; the same command resumes where it stopped",
-        "max_new_tokens": "with model=: the longest continuation, in tokens (40)",
-        "do_sample": "with model=: true (draw, default) or false (the likeliest token)",
-        "batch_size": "with model=: texts at a time (8); the texts do not depend on it",
-        "revision": "with model=: of the model on the hub",
+        **{name: f"with model=: {field.metadata['meaning']}" for name, field in Steer.options().items()},
+        "prompt": "how the texts begin",
+        "n": "how many texts",
     }
     notes = (
         "control.<name>=<value>  a control of the paper; [0,0.5,1] gives each text its own",
-        "control.<name>.<setting>=<value>  with model=: a setting of a control",
-        "generate.<option>=<value>  with model=: an option of Hugging Face's generate",
         "a first word without '=' is a run directory: none of its training settings need be repeated",
     )
     examples = (
@@ -256,8 +271,17 @@ class Generate(Command):
         "generate model=gpt2 controls=[gate,micro] control.idea_gate.alpha=[0,0.5,1] prompt='The acid' n=3",
     )
 
+    @classmethod
+    def parse(cls, words: Sequence[str]) -> Command:  # type: ignore[override]  # a model of the user's is another command
+        named = {word.partition("=")[0] for word in words if "=" in word}
+        if "model" in named and "experiment" not in named and all("=" in word for word in words[:1]):
+            return Steer.parse(words)
+        if "controls" in named:
+            raise UserError("controls= are for a model: give model=<folder or hub name> with them, and no run")
+        return super().parse(words)
+
     def execute(self) -> None:
-        from lit_ctg.run.generate import main as generate
+        from lit_ctg.run.generate import generate
 
         generate(self.overrides)
 

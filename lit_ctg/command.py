@@ -183,7 +183,7 @@ def read_value(key: str, text: str) -> Any:
         value = OmegaConf.from_dotlist([f"value={text}"])
         return OmegaConf.to_container(value, resolve=False)["value"]  # type: ignore[index,call-overload]  # a mapping
     except Exception as error:  # of the YAML reader, of many kinds
-        raise UserError(f"{key}={text}: cannot be read as a number, a word or a list [a,b]") from error
+        raise UserError(f"{key}={text[:80]}: cannot be read as a number, a word or a list [a,b]") from error
 
 
 def listed(text: str) -> list[str]:

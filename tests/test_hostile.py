@@ -930,7 +930,7 @@ def _field_report(tmp_path: Path, change: Callable[[list[dict[str, Any]], list[d
         (folder := tmp_path / "runs" / str(number)).mkdir(parents=True)
         (folder / "run.json").write_text(json.dumps(each))
     out = tmp_path / "pages" / "out"
-    assert field_report(str(tmp_path / "runs"), str(out), console=Console(file=io.StringIO())) == 0
+    assert field_report([str(tmp_path / "runs")], str(out), console=Console(file=io.StringIO())) == 0
     return (out / "tables.md").read_text(encoding="utf-8")
 
 

@@ -11,23 +11,8 @@ from lit_ctg.core.generation import GeneratedText, Generator
 from lit_ctg.errors import UserError
 from lit_ctg.run.build import build_datamodule, build_model, instantiate
 from lit_ctg.run.checkpoint import compose_with_checkpoint
-from lit_ctg.run.steer import is_steering, steer
 from lit_ctg.run.waiting import tokens
 from lit_ctg.terminal import Console
-
-
-def main(words: list[str]) -> None:
-    """Generate from a trained run of ours, or with ``model=<folder or hub name>`` from any model under controls.
-
-    Raises:
-        UserError: see ``generate`` and ``run/steer.py:steer``.
-    """
-    if is_steering(words):
-        steer(words)
-        return
-    if any(word.startswith("controls=") for word in words):
-        raise UserError("controls= are for a model: give model=<folder or hub name> with them, and no run")
-    generate(words)
 
 
 def load(words: list[str]) -> tuple[DictConfig, Generator[Any]]:

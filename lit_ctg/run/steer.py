@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-import yaml
 from rich.markup import escape
 from rich.progress import Progress
 
@@ -28,22 +26,6 @@ from lit_ctg.network.huggingface import load_model
 from lit_ctg.run.quiet import quiet
 from lit_ctg.terminal import Console
 
-# word -> its default
-DEFAULTS: dict[str, Any] = {
-    "model": None,
-    "controls": [],
-    "revision": None,
-    "prompt": None,
-    "prompts": None,
-    "out": None,
-    "n": 1,
-    "seed": 0,
-    "batch_size": 8,
-    "max_new_tokens": 40,
-    "do_sample": True,
-    "debug": False,
-}
-
 # options of ``generate`` that are plain values and change the texts; what no control can follow is refused later
 OPTIONS = {
     *(*WHOLE, *NUMBERS, *SWITCHES, *TOKENS, *FOREIGN),
@@ -51,135 +33,80 @@ OPTIONS = {
 }
 
 
-@dataclass(frozen=True)
-class Request:
-    """The request of a command line.
+class Request(Protocol):
+    """What a command line asks for; ``cli.Steer`` says what each option means."""
 
-    Attributes:
-        given: values of ``DEFAULTS``.
-        settings: ``<control>.<setting>`` -> value.
-        options: of Hugging Face's ``generate``.
-    """
-
-    given: dict[str, Any]
-    settings: dict[str, Any]
-    options: dict[str, Any]
-
-    @property
-    def copies(self) -> int:
-        """Texts of each of ``n``, such as the best few beams."""
-        return int(self.options.get("num_return_sequences", 1))
+    model: str
+    controls: list[str]
+    revision: str | None
+    prompt: str | None
+    prompts: str | None
+    out: str | None
+    n: int
+    seed: int
+    batch_size: int
+    max_new_tokens: int
+    do_sample: bool | None
+    control: dict[str, Any]
+    generate: dict[str, Any]
 
 
-def is_steering(words: Sequence[str]) -> bool:
-    """Say whether a command line of ``generate`` names a model instead of a run."""
-    named = {word.partition("=")[0] for word in words if "=" in word}
-    return "model" in named and "experiment" not in named and all("=" in word for word in words[:1])
-
-
-def parse(words: Sequence[str]) -> Request:
-    """Read the words.
+def _checked(request: Request) -> dict[str, Any]:
+    """Return the options of ``generate``; refuse those that exclude each other.
 
     Raises:
-        UserError: a word that is not ``key=value``, an unknown key, a value of the wrong kind.
+        UserError: as said, or an option that a command line cannot set.
     """
-    given, settings, options = dict(DEFAULTS), dict[str, Any](), dict[str, Any]()
-    for word in words:
-        key, equals, text = word.partition("=")
-        if not equals:
-            raise UserError(f"lit-ctg generate model=...: cannot read '{word}': settings are key=value")
-        if key.startswith("control."):
-            settings[key.removeprefix("control.")] = _value(key, text)
-        elif key.startswith("generate."):
-            options[key.removeprefix("generate.")] = _value(key, text)
-        elif key == "controls":
-            given[key] = listed_words(text)
-        elif key in ("prompt", "prompts", "out", "model", "revision"):
-            given[key] = text
-        elif key in DEFAULTS:
-            given[key] = _value(key, text)
-        else:
-            hint = did_you_mean(key, [*DEFAULTS, "control.", "generate."])
-            raise UserError(
-                f"lit-ctg generate model=...: no setting '{key}'{hint}; there are {', '.join(DEFAULTS)}, "
-                "control.<name>.<setting> and generate.<option of Hugging Face's generate>"
-            )
-    asked = {word.partition("=")[0].removeprefix("generate.") for word in words}
-    for key in ("do_sample", "max_new_tokens"):  # ours, also under Hugging Face's name
-        if key in options:
-            given[key] = options.pop(key)
-    if options.get("num_beams") not in (None, 1):
-        if "do_sample" in asked and given["do_sample"] is True:
-            raise UserError(
-                "do_sample=true: beams draw together, so a text's draws could not be its own; leave it out, or "
-                "generate.num_beams"
-            )
-        given["do_sample"] = False
-    _check(given, options)
-    return Request(given, settings, options)
-
-
-def _check(given: Mapping[str, Any], options: Mapping[str, Any]) -> None:
-    """Refuse settings of the wrong kind and those that exclude each other."""
-    numbers = {key: given[key] for key in ("n", "seed", "batch_size", "max_new_tokens")}
-    for key, number in {**numbers, "generate.num_return_sequences": options.get("num_return_sequences", 1)}.items():
-        least = 0 if key == "seed" else 1
-        check_whole(key, number, least)
-    if not isinstance(given["do_sample"], bool):
-        raise UserError(f"do_sample={given['do_sample']}: give true or false")
-    if (given["prompts"] is None) != (given["out"] is None):
-        raise UserError("prompts=<file.jsonl> and out=<file.jsonl> go together")
-    for key in ("model", "prompts", "out"):
-        if given[key] == "":
-            raise UserError(f"{key}=: nothing is given; name a file or, for model=, a folder or hub name")
-    for name in options:
+    for name in request.generate:
         if name not in OPTIONS:
             hint = did_you_mean(name, OPTIONS)
             raise UserError(f"generate.{name}: no option of Hugging Face's generate that a command line can set{hint}")
-    if given["prompts"] is not None and given["prompt"] is not None:
+    options = {"max_new_tokens": request.max_new_tokens, "do_sample": request.do_sample, **request.generate}
+    check_whole("generate.num_return_sequences", options.get("num_return_sequences", 1), 1)
+    check_whole("max_new_tokens", options["max_new_tokens"], 1)
+    beams = options.get("num_beams") not in (None, 1)
+    if beams and options["do_sample"] is True:
+        raise UserError(
+            "do_sample=true: beams draw together, so a text's draws could not be its own; leave it out, or "
+            "generate.num_beams"
+        )
+    if options["do_sample"] is None:
+        options["do_sample"] = not beams
+    if not isinstance(options["do_sample"], bool):
+        raise UserError(f"do_sample={options['do_sample']}: give true or false")
+    if (request.prompts is None) != (request.out is None):
+        raise UserError("prompts=<file.jsonl> and out=<file.jsonl> go together")
+    if request.prompts is not None and request.prompt is not None:
         raise UserError("prompt= is for one prompt, prompts= for a file of them: leave one out")
+    return options
 
 
-# YAML 1.1 reads these as words
-_EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
+def _copies(options: Mapping[str, Any]) -> int:
+    """Return the texts of each of ``n``, such as the best few beams."""
+    return int(options.get("num_return_sequences", 1))
 
 
-def listed_words(text: str) -> list[str]:
-    """Read ``[folder,folder]``."""
-    return [part.strip().strip("'\"") for part in text.strip("[]").split(",") if part.strip()]
-
-
-def _value(key: str, text: str) -> Any:
-    if _EXPONENT.fullmatch(text):
-        return float(text)
-    try:
-        return yaml.safe_load(text)
-    except (ValueError, yaml.YAMLError) as error:  # such as thousands of digits
-        raise UserError(f"{key}={text[:80]}: cannot be read as a number, a word or a list [a,b]") from error
-
-
-def steer(words: Sequence[str]) -> list[str]:
+def steer(request: Request) -> list[str]:
     """Print (or write) continuations of prompts by a model under controls; text i is a function of (seed, i).
 
     Raises:
-        UserError: see ``parse``; a model, control, prompt or setting that does not exist or does not fit.
+        UserError: options that exclude each other; a model, control, prompt or setting that does not exist or fit.
     """
-    request = parse(words)
-    given = request.given
-    lines = [] if given["prompts"] is None else read_lines(Path(given["prompts"]), request.settings)
+    options = _checked(request)
+    lines = [] if request.prompts is None else read_lines(Path(request.prompts), request.control)
+    if request.out is not None and request.prompts is not None:
+        _check_out(Path(request.out), Path(request.prompts))
+    steered = load_steered(request.model, request.controls, request.revision)
     if lines:
-        _check_out(Path(given["out"]), Path(given["prompts"]))
-    steered = load_steered(given["model"], given["controls"], given["revision"])
-    if lines:
-        return _file(steered, lines, request)
+        return _file(steered, lines, request, options)
     texts = []
-    for start in range(0, given["n"], given["batch_size"]):
-        rows = list(range(start, min(start + given["batch_size"], given["n"])))
-        settings = {key: _of_rows(key, value, rows, given["n"]) for key, value in request.settings.items()}
-        texts += _texts(steered, [given["prompt"] or ""] * len(rows), settings, rows, request)
+    for start in range(0, request.n, request.batch_size):
+        rows = list(range(start, min(start + request.batch_size, request.n)))
+        settings = {key: _of_rows(key, value, rows, request.n) for key, value in request.control.items()}
+        texts += _texts(steered, [request.prompt or ""] * len(rows), settings, rows, request.seed, options)
     console = Console(soft_wrap=True, highlight=False)
     for text in texts:
-        console.print((given["prompt"] or "") + text, markup=False)
+        console.print((request.prompt or "") + text, markup=False)
     return texts
 
 
@@ -228,24 +155,20 @@ def _of_rows(key: str, value: Any, rows: Sequence[int], n: int) -> Any:
     return [value[row] for row in rows]
 
 
-def _options(request: Request) -> dict[str, Any]:
-    """Return the options of ``generate``."""
-    return {key: request.given[key] for key in ("max_new_tokens", "do_sample")} | request.options
-
-
 def _texts(
     steered: Steered,
     prompts: Sequence[str | Sequence[int]],
     settings: Mapping[str, Any],
     rows: Sequence[int],
-    request: Request,
+    seed: int,
+    options: Mapping[str, Any],
 ) -> list[str]:
-    options = _options(request)
-    if options["do_sample"] and (request.options.get("num_beams") or 1) == 1:
-        own = [row * request.copies + copy for row in rows for copy in range(request.copies)]
-        options |= {"seed": request.given["seed"], "rows": own}
+    draws: dict[str, Any] = {}
+    if options["do_sample"] and (options.get("num_beams") or 1) == 1:
+        own = [row * _copies(options) + copy for row in rows for copy in range(_copies(options))]
+        draws = {"seed": seed, "rows": own}
     try:
-        return steered.write(prompts, settings, **options)  # type: ignore[arg-type] # texts beside ids
+        return steered.write(prompts, settings, **options, **draws)  # type: ignore[arg-type] # texts beside ids
     except (ValueError, TypeError) as error:  # for options that Hugging Face refuses
         raise UserError(f"generate: {' '.join(str(error).split())[:300]}; check generate.*") from error
 
@@ -297,30 +220,32 @@ def read_lines(path: Path, settings: Mapping[str, Any]) -> list[Line]:
     return lines
 
 
-def _file(steered: Steered, lines: Sequence[Line], request: Request) -> list[str]:
-    given, n = request.given, request.given["n"] * request.copies
-    out = Path(given["out"])
+def _file(steered: Steered, lines: Sequence[Line], request: Request, options: Mapping[str, Any]) -> list[str]:
+    n = request.n * _copies(options)
+    out = Path(request.out)
     # options that would take a shorter prompt's padding for text
     padding_counts = any(
-        request.options.get(name, getattr(steered.model.generation_config, name, None)) not in unchanged
+        options.get(name, getattr(steered.model.generation_config, name, None)) not in unchanged
         for name, unchanged in {**OF_THE_PROMPT, "min_length": (None, 0)}.items()
     )
     columns, prompts = [], _as_texts(steered, lines)
     for line, prompt in zip(lines, prompts, strict=True):  # before the first text, not hours later
         try:
-            hidden = steered.check(prompt, line.settings, **_options(request))
+            hidden = steered.check(prompt, line.settings, **options)
             columns.append((hidden, len(steered.prompt_ids(prompt)) if padding_counts else 0))
         except UserError as error:
             raise UserError(f"{line.where}: {error}") from error
-    kept = ("model", "revision", "controls", "n", "seed", "max_new_tokens", "do_sample")
+    kept = {key: getattr(request, key) for key in ("model", "revision", "controls", "n", "seed")}
+    kept |= {key: options[key] for key in ("max_new_tokens", "do_sample")}
+    others = {key: value for key, value in options.items() if key not in kept}
     bundles = [control.origin.checksum for control in steered.controls if control.origin is not None]
-    asked = {**{key: given[key] for key in kept}, "options": request.options, "bundles": bundles}
+    asked = {**kept, "options": others, "bundles": bundles}
     digest = hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest()[:12]
     if (lock := try_lock(out.with_name(f".{out.name}.lock"), remedy="give another out=")) is None:
         raise UserError(f"out={out}: another process is writing it; wait until it ends, or give another file")
     try:
         done = _done(out, lines, n, digest)
-        texts = _append(out, done, steered, lines, prompts, request, n, digest, columns)
+        texts = _append(out, done, steered, lines, prompts, request, options, digest, columns)
     except OSError as error:
         raise UserError(
             f"out={out}: {error.strerror or error}; make room, and the same command goes on where it stopped"
@@ -364,22 +289,21 @@ def _append(
     lines: Sequence[Line],
     prompts: Sequence[str | Sequence[int]],
     request: Request,
-    n: int,
+    options: Mapping[str, Any],
     digest: str,
     columns: Sequence[tuple[int, int]],
 ) -> list[str]:
     """Write the texts of all prompts but the first ``done``, and return them."""
-    given = request.given
-    texts = []
+    texts, n = [], request.n * _copies(options)
     console = Console(stderr=True)
     with open(out, "a", encoding="utf-8") as file, Progress(console=console, disable=not sys.stderr.isatty()) as bars:
         task = bars.add_task(escape(out.name), total=len(lines), completed=done)
-        for batch in _batches(range(done, len(lines)), given["batch_size"], columns):
+        for batch in _batches(range(done, len(lines)), request.batch_size, columns):
             known = list(dict.fromkeys(key for place in batch for key in lines[place].settings))
-            rows = [place * given["n"] + copy for place in batch for copy in range(given["n"])]
-            own = [lines[row // given["n"]] for row in rows]
+            rows = [place * request.n + copy for place in batch for copy in range(request.n)]
+            own = [lines[row // request.n] for row in rows]
             settings = {key: [_only(line.settings.get(key)) for line in own] for key in known}
-            made = _texts(steered, [prompts[row // given["n"]] for row in rows], settings, rows, request)
+            made = _texts(steered, [prompts[row // request.n] for row in rows], settings, rows, request.seed, options)
             for number, text in enumerate(made, batch[0] * n):
                 line = lines[number // n]
                 told = {"line": number // n, "copy": number % n, "prompt": line.prompt, "settings": line.settings,

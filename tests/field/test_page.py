@@ -278,7 +278,7 @@ def test_the_report_is_of_the_largest_size_and_of_finished_runs_of_the_field(
 
     def told(**given: str) -> str:
         console = Console(file=StringIO(), width=10_000)
-        assert report(str(tmp_path), console=console, **given) == 0
+        assert report([str(tmp_path)], console=console, **given) == 0
         return console.file.getvalue()  # type: ignore[attr-defined]
 
     text = told()

@@ -40,7 +40,7 @@ def test_the_texts_are_judged_anew_and_the_report_says_how_the_ranking_holds(
 ) -> None:
     code, _, err = run_cli("field", "rejudge", "seed=1", f"records={kept}", f"output_root={root}")
     assert code == 0, err
-    (told,) = rejudged(str(kept))
+    (told,) = rejudged([str(kept)])
     assert told["task"] == "sentiment" and told["seed"] == 1 and set(told["areas"]) == {"bare", "log_odds"}
     assert not (kept / "judges" / "keywords-seed1.json").exists(), "rules have no seed"
     records = load_records([kept / "sentiment-bare", kept / "sentiment-log_odds"])

@@ -40,7 +40,7 @@ def test_committed_records_hold() -> None:
 @pytest.mark.parametrize("folder", ["", "held_out", "reviews", "truncated"])
 def test_committed_tables_are_those_of_the_records(folder: str, tmp_path: Path) -> None:
     place = FIELD / folder
-    report(str(place / "records"), str(tmp_path), console=Console(file=StringIO()))
+    report([str(place / "records")], str(tmp_path), console=Console(file=StringIO()))
     assert (tmp_path / "tables.md").read_text(encoding="utf-8") == (place / "tables.md").read_text(encoding="utf-8")
 
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
+from lit_ctg.cli import dispatch
 from lit_ctg.config import compose, plain, prepare_overrides
 from lit_ctg.core.generation import ControlSetting, GeneratedText
 from lit_ctg.core.trace import Comparison, TokenEffect
 from lit_ctg.errors import UserError
 from lit_ctg.run import play
 from lit_ctg.run.play import Draft, Player, Session, length_key, read_weights, runs
-from lit_ctg.run.steer import steer
 
 PROMPT = "Carol starts the model,"
 CONTROL = {"pos_high": 0.95, "str_high": 0.9}
@@ -211,7 +211,7 @@ def test_a_model_with_bundles_is_played_like_a_run(carried_player: Player, capsy
     told: dict = {"print": lambda *words: None}
     exec(session.python, told)
     assert told["found"] == found
-    steer(shlex.split(session.command)[2:])
+    assert dispatch(shlex.split(session.command)[1:]) == 0
     # (this tokenizer of words loses the blank behind a prompt)
     assert capsys.readouterr().out.splitlines()[0].replace(" ", "") == found.controlled.text.replace(" ", "")
     curve = carried_player.curve(session, "idea_gate.alpha")
