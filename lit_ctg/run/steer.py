@@ -222,7 +222,7 @@ def read_lines(path: Path, settings: Mapping[str, Any]) -> list[Line]:
 
 def _file(steered: Steered, lines: Sequence[Line], request: Request, options: Mapping[str, Any]) -> list[str]:
     n = request.n * _copies(options)
-    out = Path(request.out)
+    out = Path(request.out or "")
     # options that would take a shorter prompt's padding for text
     padding_counts = any(
         options.get(name, getattr(steered.model.generation_config, name, None)) not in unchanged
