@@ -131,7 +131,7 @@ def test_a_checkpoint_chooses_no_code(
     told = capsys.readouterr().err
     assert told.count("\n") == 1 and "data" in told
     left = {path.name for path in Path.cwd().rglob("*") if path.is_file()}
-    assert not marker.exists() and left <= {".owner"}, "but for the lock of the evaluation"
+    assert not marker.exists() and left <= {".lock", ".owner"}, "but for the lock of the evaluation"
 
 
 @pytest.mark.parametrize(

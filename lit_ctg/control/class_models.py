@@ -153,10 +153,10 @@ class ClassModels(ClassControl):
 
     def hooks(self, model: Any, values: Values, prefix: Prefix) -> Iterable[RemovableHandle]:
         """Bring the models to the device of the steered one; they are called by the rule."""
-        device = like_inputs(model).device
+        steered = like_inputs(model)
         for each in self.models.values():
-            if like_inputs(each).device != device:
-                each.to(device)
+            if like_inputs(each).device != steered.device:
+                each.to(steered.device)
         return ()
 
     def shape(self) -> dict[str, int]:

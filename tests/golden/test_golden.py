@@ -47,9 +47,8 @@ def first_losses(words: list[str], folder: Path) -> list[float]:
     torch.set_num_threads(1)
     words = [*words, "size=smoke", "seed=0", "trainer.max_epochs=5"]
     words += ["callback=[epoch_seed]", "metric=[]", "trainer.accelerator=cpu", "trainer.enable_progress_bar=false"]
-    cfg = compose(words)
-    cfg.trainer.limit_val_batches = 0  # the command line refuses it: such a run measures nothing
-    experiment = build(cfg, folder, loggers=False)
+    experiment = build(compose(words), folder, loggers=False)
+    experiment.trainer.limit_val_batches = 0  # a configuration may not: such a run measures nothing
     losses = Losses()
     experiment.trainer.callbacks.append(losses)
     experiment.trainer.fit(experiment.module, experiment.datamodule)
