@@ -624,7 +624,7 @@ class FieldRun(Command):
     )
 
     def execute(self) -> int:
-        from lit_ctg.field.command import run_all
+        from lit_ctg.field.run import run_all
 
         return run_all(self.overrides)
 
@@ -671,7 +671,7 @@ class FieldExport(Command):
     out: str = option("a folder for the controls")
 
     def execute(self) -> None:
-        from lit_ctg.field.command import export_one
+        from lit_ctg.field.export import export_one
 
         export_one(self.overrides, self.out)
 

@@ -17,9 +17,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from lit_ctg.config import Regime, Size, config_folder, explain, plain, prepare_overrides, register
-from lit_ctg.errors import UserError, check_number, check_whole, did_you_mean, one_line
+from lit_ctg.errors import UserError, check_number, check_whole, did_you_mean
 from lit_ctg.files import plain_name
-from lit_ctg.terminal import Console
 from lit_ctg.trust import named_by_user, without_trust
 
 GROUPS = ("task", "method")
@@ -157,51 +156,3 @@ def combinations(words: Sequence[str]) -> list[list[str]]:
         key = word.partition("=")[0]
         choices.append([f"{key}={value}" for value in override.sweep_string_iterator()] if swept else [word])
     return [list(each) for each in itertools.product(*choices)]
-
-
-def export_one(words: Sequence[str], out: str) -> None:
-    """Export the controls of one combination to a folder.
-
-    Raises:
-        UserError: several, or see ``export.export``.
-    """
-    from lit_ctg.field.export import export
-
-    if len(combinations(words)) > 1 or "method=all" in words or "task=all" in words:
-        raise UserError("lit-ctg field export: give one task, one method and one seed")
-    export(compose(words), out, Console(soft_wrap=True, highlight=False))
-
-
-def run_all(words: Sequence[str]) -> int:
-    """Run every combination; return 0, or 1 if one failed or another process is at it.
-
-    A failure is told at once and does not stop the rest; that of a single combination is raised, as is any with
-    ``debug``.
-    """
-    from lit_ctg.field.bench import Bench
-    from lit_ctg.field.run import run
-
-    if not any(word.partition("=")[0] in GROUPS for word in words):
-        known = "; ".join(f"{group}s: {', '.join(options(group))}" for group in GROUPS)
-        raise UserError(
-            f"give task= and method= (all: every one), as in task=keywords method=dexperts size=smoke; {known}"
-        )
-    words = [f"{key}={','.join(complete(key))}" if value == "all" and key in GROUPS else word
-             for word in words for key, _, value in [word.partition("=")]]  # fmt: skip
-    jobs = combinations(words)
-    configs = [compose(job) for job in jobs]  # compose all of them before the first one runs
-    console, failed = Console(soft_wrap=True, highlight=False), 0
-    benches: dict[str, Bench] = {}
-    for number, cfg in enumerate(configs, start=1):
-        try:
-            status = run(cfg, benches).status
-        except Exception as error:
-            if len(configs) == 1 or cfg.debug:
-                raise
-            benches.clear()  # whoever failed may have left the shared models changed
-            status, failed = f"failed: {one_line(error)}", failed + 1
-        if len(configs) > 1:
-            word = status.lower() if status.isupper() else status
-            console.print(f"[{number}/{len(configs)}] {cfg.name} seed {cfg.seed}: {word}", markup=False)
-        failed += status == "BUSY"
-    return 1 if failed else 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from lit_ctg.control import Control, Origin, fingerprint
 from lit_ctg.control.bundle import versions
 from lit_ctg.errors import UserError
 from lit_ctg.field.bench import Bench
+from lit_ctg.field.command import combinations, compose
 from lit_ctg.field.method import Arm
 from lit_ctg.field.run import PAPER, build_bench, build_method
 from lit_ctg.files import plain_name
@@ -104,3 +105,14 @@ def _record(cfg: DictConfig, bench: Bench) -> dict[str, Any] | None:
         return None
     record: dict[str, Any] = json.loads((done[-1] / RECORD).read_text(encoding="utf-8"))
     return record
+
+
+def export_one(words: Sequence[str], out: str) -> None:
+    """Export the controls of one combination to a folder.
+
+    Raises:
+        UserError: several, or see ``export.export``.
+    """
+    if len(combinations(words)) > 1 or "method=all" in words or "task=all" in words:
+        raise UserError("lit-ctg field export: give one task, one method and one seed")
+    export(compose(words), out, Console(soft_wrap=True, highlight=False))

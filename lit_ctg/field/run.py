@@ -25,7 +25,7 @@ from lit_ctg.data.huggingface_tokenizer import HuggingFaceTokenizer
 from lit_ctg.data.tokenizer import ids_behind
 from lit_ctg.errors import UserError, one_line
 from lit_ctg.field.bench import Bench, Parts
-from lit_ctg.field.command import PARTS, check_parts
+from lit_ctg.field.command import GROUPS, PARTS, check_parts, combinations, complete, compose, options
 from lit_ctg.field.judge import successes
 from lit_ctg.field.log import log
 from lit_ctg.field.measure import distinct, repetition, word_share
@@ -277,3 +277,35 @@ def seconds_ratio(bench: Bench, arms: Mapping[str, Arm], method: Method, repeats
         _, own_seconds, own_tokens = bench.write(arm, strength)
         ratios.append((own_seconds / max(own_tokens, 1)) / (bare_seconds / max(bare_tokens, 1)))
     return MetricResult(statistics.fmean(ratios), "", "lower", len(ratios), None, 1)
+
+
+def run_all(words: Sequence[str]) -> int:
+    """Run every combination; return 0, or 1 if one failed or another process is at it.
+
+    A failure is told at once and does not stop the rest; that of a single combination is raised, as is any with
+    ``debug``.
+    """
+    if not any(word.partition("=")[0] in GROUPS for word in words):
+        known = "; ".join(f"{group}s: {', '.join(options(group))}" for group in GROUPS)
+        raise UserError(
+            f"give task= and method= (all: every one), as in task=keywords method=dexperts size=smoke; {known}"
+        )
+    words = [f"{key}={','.join(complete(key))}" if value == "all" and key in GROUPS else word
+             for word in words for key, _, value in [word.partition("=")]]  # fmt: skip
+    jobs = combinations(words)
+    configs = [compose(job) for job in jobs]  # compose all of them before the first one runs
+    console, failed = Console(soft_wrap=True, highlight=False), 0
+    benches: dict[str, Bench] = {}
+    for number, cfg in enumerate(configs, start=1):
+        try:
+            status = run(cfg, benches).status
+        except Exception as error:
+            if len(configs) == 1 or cfg.debug:
+                raise
+            benches.clear()  # whoever failed may have left the shared models changed
+            status, failed = f"failed: {one_line(error)}", failed + 1
+        if len(configs) > 1:
+            word = status.lower() if status.isupper() else status
+            console.print(f"[{number}/{len(configs)}] {cfg.name} seed {cfg.seed}: {word}", markup=False)
+        failed += status == "BUSY"
+    return 1 if failed else 0

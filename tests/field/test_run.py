@@ -390,7 +390,7 @@ def test_a_failure_of_any_kind_does_not_end_a_sweep(monkeypatch: pytest.MonkeyPa
         (["run", "method=bare", "decode.promts=3"], "decode.promts"),
         (["run", "method=bare", "seed=-1"], "seed=-1 is negative"),
         (["report", "records=nowhere"], "no records at nowhere"),
-        (["rejudge"], "give the seed of the judges"),
+        (["rejudge"], "give seed=..., of the judges"),
         (["rejudge", "seed=1", "root=x"], "give task=, too"),
         (["rejudge", "seed=1", "records=a,b"], "no records at a"),
         (["add", "name=Bad Name"], "give a word of lower-case letters"),
