@@ -649,7 +649,7 @@ class FieldRejudge(Command):
     words = "field rejudge"
     examples = ("field rejudge seed=1",)
     seed: Seed = option("of the judges")
-    records: str | None = option("one folder of records; default: the committed ones", None)
+    records: Records = option("one folder of records; default: the committed ones", None)
     task: str | None = option("only this task", None)
     root: str | None = option("where the corpus lies now, with task=", None)
     output_root: str = option("where judges are kept", "outputs")

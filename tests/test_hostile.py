@@ -50,13 +50,14 @@ from lit_ctg.errors import UserError
 from lit_ctg.field.export import _places
 from lit_ctg.field.page import report as field_report
 from lit_ctg.field.tune import make_gpt2, make_tokenizer
-from lit_ctg.files import files_in
+from lit_ctg.files import files_in, write_samples
 from lit_ctg.papers.control_code.control import SoftPrompt
 from lit_ctg.results.record import RunRecord, load_records, write_record
 from lit_ctg.run.checkpoint import Checkpoint
 from lit_ctg.run.directory import CHECKPOINT
 from lit_ctg.run.export import write_bundle
 from lit_ctg.terminal import Console
+from tests.committed import records_of
 from tests.controls import controls
 from tests.field.test_page import record as field_record
 
@@ -242,6 +243,21 @@ def test_an_archive_holds_no_links(tmp_path: Path) -> None:
         archive.addfile(member)
     with pytest.raises(UserError, match=rf"{path.name} is not an archive of run records"):
         load_records([path])
+
+
+@pytest.mark.parametrize("where", ["task", "data", "data.tokenizer"])
+def test_a_record_of_the_field_chooses_no_code(where: str, marker: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("sentiment-bare", "sentiment-log_odds"):
+        record = records_of("field", name)[0]
+        group, _, inner = where.partition(".")
+        node = {"_target_": "hostile_module.Part", **(record.config[group] if not inner else {})}
+        node["_target_"] = "hostile_module.Part"
+        record.config[group] = {**record.config[group], inner: node} if inner else node
+        write_record(record, marker.with_name("records") / name / "run.json")
+        write_samples(record.samples, marker.with_name("records") / name / "samples.jsonl")
+    assert main(["field", "rejudge", "seed=1", f"records={marker.with_name('records')}"]) == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1 and "hostile_module" in told and not marker.exists()
 
 
 # ---- manifests ------------------------------------------------------------------------------------------------------
