@@ -6,9 +6,11 @@ from it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import WandbLogger
 
 from lit_ctg.core.model import datamodule_of, evaluating
-from lit_ctg.errors import UserError
+from lit_ctg.errors import UserError, one_line
 from lit_ctg.files import write_samples
 from lit_ctg.results.gather import results_for
 from lit_ctg.results.record import RunRecord
@@ -24,6 +26,28 @@ from lit_ctg.results.spec import experiments_root
 
 GENERATIONS = "generations"
 CONFUSION = "/confusion/"
+
+
+@contextlib.contextmanager
+def starting_wandb() -> Iterator[None]:
+    """Turn whatever W&B raises while a run of it starts into one line.
+
+    Its settings come from the environment too, and nonsense there raises errors of several packages.
+
+    Raises:
+        UserError: names the variables of the environment that W&B reads, not their values: one is a key.
+    """
+    given = ", ".join(sorted(name for name in os.environ if name.startswith("WANDB_")))
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        remedy = f"check {given} in the environment, or " if given else ""
+        raise UserError(
+            f"logger=wandb: {one_line(error)[:300]}; {remedy}log in with `wandb login`, set logger.wandb.offline=true "
+            "or take logger=csv"
+        ) from error
 
 
 def wandb_loggers(trainer: Trainer) -> list[WandbLogger]:

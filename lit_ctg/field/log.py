@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lit_ctg.callback.wandb_tables import record_tables
-from lit_ctg.errors import UserError, one_line
+from lit_ctg.callback.wandb_tables import record_tables, starting_wandb
 from lit_ctg.results.record import RunRecord
 
 
@@ -36,7 +35,7 @@ def log(record: RunRecord, settings: Mapping[str, Any], folder: Path) -> None:
     """
     import wandb
 
-    try:
+    with starting_wandb():
         run = wandb.init(
             project=settings["project"],
             group=settings["group"],
@@ -46,9 +45,6 @@ def log(record: RunRecord, settings: Mapping[str, Any], folder: Path) -> None:
             tags=["field", record.name.partition("-")[0]],
             config=record.config,
         )
-    except wandb.errors.Error as error:
-        remedy = "log in with `wandb login` or set logger.wandb.offline=true"
-        raise UserError(f"logger=wandb: {one_line(error)}; {remedy}") from error
     try:
         columns, rows = strength_rows(record)
         tables = {**record_tables(record, record.samples), "strengths": wandb.Table(columns=columns, data=rows)}

@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from lit_ctg.callback.checkpoint import AtomicCheckpointIO, RunCheckpoint
 from lit_ctg.callback.metric import MetricCallback
 from lit_ctg.callback.run_record import RunRecordCallback
-from lit_ctg.callback.wandb_tables import WandbGenerations
+from lit_ctg.callback.wandb_tables import WandbGenerations, starting_wandb
 from lit_ctg.config import check_given, plain
 from lit_ctg.control.bundle import fingerprint as tokens_fingerprint
 from lit_ctg.core.batch import Corpus
@@ -201,10 +201,12 @@ def _loggers(cfg: DictConfig, folder: Path) -> list[Logger]:
     loggers = []
     for name, node in chosen(cfg.logger):
         extra: dict[str, Any] = {"save_dir": str(folder)}
-        if name == "wandb":
-            commit = environment()["git"]["commit"] or "unknown"
-            extra["tags"] = [cfg.paper, cfg.regime.name, commit[:8]]
-        loggers.append(instantiate(node, f"logger.{name}", **extra))
-        if name == "wandb":
+        if name != "wandb":
+            loggers.append(instantiate(node, f"logger.{name}", **extra))
+            continue
+        commit = environment()["git"]["commit"] or "unknown"
+        extra["tags"] = [cfg.paper, cfg.regime.name, commit[:8]]
+        with starting_wandb():
+            loggers.append(instantiate(node, f"logger.{name}", **extra))
             loggers[-1].log_hyperparams(plain(cfg))
     return loggers

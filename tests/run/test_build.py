@@ -57,3 +57,29 @@ def test_a_part_that_is_null_is_left_out(tmp_path: Path) -> None:
     assert len(build._loggers(plain, tmp_path)) == 1 and build._loggers(cfg, tmp_path) == []
     metrics = [set(build._callbacks(each, tmp_path)[0].metrics) for each in (plain, cfg)]
     assert metrics[0] - metrics[1] == {"perplexity"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("WANDB_BASE_URL", "nonsense"),
+        ("WANDB_SILENT", "nonsense"),
+        ("WANDB_RUN_ID", "a/b"),
+        ("WANDB_TAGS", ""),
+        ("WANDB_API_KEY", "a short secret"),
+    ],
+)
+def test_nonsense_in_the_environment_of_wandb_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    import wandb
+
+    wandb.teardown()  # it reads the environment once
+    monkeypatch.delenv("WANDB_MODE")
+    monkeypatch.setenv(name, value)
+    words = ["logger.wandb.offline=false"] if name == "WANDB_API_KEY" else []
+    cfg = compose(["experiment=semantic_fusion/main", "size=smoke", "logger=wandb", *words])
+    with pytest.raises(UserError, match=rf"logger=wandb: .*check {name} in the environment") as error:
+        build._loggers(cfg, tmp_path)
+    wandb.teardown()
+    assert len(str(error.value).splitlines()) == 1 and "secret" not in str(error.value)
