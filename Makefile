@@ -7,7 +7,7 @@ LOCKS := requirements.lock requirements-cpu.lock requirements-cuda.lock
 # byte code is made for what is imported, not for all: half a gigabyte less
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 
-.PHONY: help venv packages reproduce tables docs test test-long test-slow oracle lint format bench clean
+.PHONY: help venv packages reproduce tables docs test test-long test-slow oracle lint format bench size prose clean
 
 help:
 	@echo "make reproduce  environment, semantic fusion in both regimes (seed $(SEED)), tables against the paper, report page"
@@ -18,6 +18,7 @@ help:
 	@echo "make test-long  whole runs, several processes, every variant: what CI runs beside make test"
 	@echo "make test-slow  the tests that take minutes each"
 	@echo "make oracle     what moving code must not change: records, cells and verdicts, configuration hashes, texts of smoke runs"
+	@echo "make size       the size of the project beside its limits; make prose: how long its sentences are"
 	@echo "make bench      the benchmarks: two ways in one run, as ratios"
 
 # what is installed is compared with the locks, not their dates; .locks is written last, so a broken build starts anew
@@ -92,6 +93,12 @@ format: venv
 
 bench: venv
 	status=0; for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python $$script || status=1; done; exit $$status
+
+size:
+	@$(PYTHON) tools/size.py
+
+prose:
+	@$(PYTHON) tools/prose.py
 
 clean:
 	rm -rf $(VENV) outputs dist build
