@@ -1,24 +1,22 @@
-"""What does a control cost? A decode step under each control, and under several, divided by the bare model's.
+"""What a control costs: a decode step under each control, and under several, divided by the bare model's.
 
-    python benchmarks/bench_controls.py [--rounds 3] [--size small|gpt2] [--rows 8] [--tokens 24] [--device cpu|cuda]
+    python benchmarks/bench_controls.py [--size gpt2] [--rows 8] [--tokens 16] [--device cuda] [--quick]
 
-A random GPT-2 writes from prompts of different lengths by Hugging Face's ``generate``, greedily; ways take turns and
-the best round of each counts. On a CPU time is that of the process, on one thread, so that a busy machine disturbs
-little.
-Exit code 1 where the controls of all papers together take more than ``LIMIT`` times the bare decode (on size gpt2).
+A random GPT-2 writes from prompts of different lengths by Hugging Face's ``generate``, greedily. Exit code 1 where the
+controls of all papers together take more than ``LIMIT`` times the bare decode (on size gpt2).
 """
 
 from __future__ import annotations
 
-import argparse
 import functools
 import sys
-import time
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+from turns import Row, best, parser, read, report
 
 from lit_ctg.control import Control, Steered
 from lit_ctg.control.lora import LoRA
@@ -40,7 +38,8 @@ from lit_ctg.papers.semantic_fusion.control import FeatureChannel, LexiconSteeri
 from lit_ctg.papers.semantic_fusion.lexicon import Lexicon
 from lit_ctg.papers.semantic_fusion.model import GatedFusion
 
-SIZES = {"small": (384, 6, 6, 8000), "gpt2": (768, 12, 12, 50257)}  # width, layers, heads, tokens of the head
+# width, layers, heads, tokens of the head
+SIZES = {"quick": (16, 1, 2, 8000), "small": (384, 6, 6, 8000), "gpt2": (768, 12, 12, 50257)}
 LIMIT = 1.6
 SETTINGS = {
     "idea_gate": {"alpha": 0.5},
@@ -104,59 +103,50 @@ def controls(model: Any, tokenizer: Any, given: list[str]) -> list[Control]:
     ]
 
 
-def main() -> int:
+def main(words: Sequence[str] | None = None) -> int:
     """Print the ratios; return the exit code."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--size", choices=list(SIZES), default="small")
-    parser.add_argument("--rows", type=int, default=8)
-    parser.add_argument("--tokens", type=int, default=24)
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    width, layers, heads, size = SIZES[options.size]
-    given = texts()
+    made = parser(__doc__)
+    made.add_argument("--size", choices=list(SIZES), default="gpt2")
+    made.add_argument("--rows", type=int, default=8)
+    made.add_argument("--tokens", type=int, default=8)
+    options = read(made, words)
+    size = "quick" if options.quick else options.size
+    width, layers, heads, tokens = SIZES[size]
+    given = texts()[:40] if options.quick else texts()
     tokenizer = byte_tokenizer(given)
-    config = GPT2Config(vocab_size=size, n_embd=width, n_layer=layers, n_head=heads, bos_token_id=0, eos_token_id=0)
+    config = GPT2Config(vocab_size=tokens, n_embd=width, n_layer=layers, n_head=heads, bos_token_id=0, eos_token_id=0)
     model = GPT2LMHeadModel(config).eval().to(options.device)
     model.generation_config.eos_token_id = None  # every text has all its tokens
-    made = controls(model, tokenizer, given)
+    every = controls(model, tokenizer, given)
     prompts = [" ".join(text.split()[: 8 + 2 * (row % 8)]) for row, text in enumerate(given[: options.rows])]
-    ways = {"bare": Steered(model, [], tokenizer=tokenizer)}
-    ways |= {control.name: Steered(model, [control], tokenizer=tokenizer) for control in made}
-    papers = [control for control in made if control.name not in OURS]
-    ways[ALL] = Steered(model, papers, tokenizer=tokenizer)
-    memory = [control for control in made if control.name == "memory"]
-    ways[f"{ALL} and the memory"] = Steered(model, [*papers, *memory], tokenizer=tokenizer)
-    clock = time.process_time if options.device == "cpu" else time.perf_counter
-    best: dict[tuple[str, int], float] = {}
-    for number in range(options.rounds + 1):
-        for name, steered in ways.items():
-            on = {f"{c.name}.{key}": value for c in steered.controls for key, value in SETTINGS[c.name].items()}
-            for length in (1, 1 + options.tokens):
-                began = clock()
-                steered.generate(prompts, on, max_new_tokens=length, pad_token_id=0)
-                if options.device == "cuda":
-                    torch.cuda.synchronize()
-                if number:
-                    best[name, length] = min(best.get((name, length), float("inf")), clock() - began)
-    # reading the prompts apart: what a step more takes
-    step = {name: best[name, 1 + options.tokens] - best[name, 1] for name in ways}
-    for name in ways:
-        print(f"{options.size}, {options.rows} rows, {name}: {step[name] / step['bare']:.2f} times the bare step")
+    papers = [control for control in every if control.name not in OURS]
+    sets = {"bare": [], **{control.name: [control] for control in every}, ALL: papers}
+    if options.quick:
+        sets = {"bare": [], ALL: papers}
+
+    def text(names: list[Control], length: int) -> Any:
+        on = {f"{each.name}.{key}": value for each in names for key, value in SETTINGS[each.name].items()}
+        steered = Steered(model, names, tokenizer=tokenizer)
+        return lambda: steered.generate(prompts, on, max_new_tokens=length, pad_token_id=0)
+
+    lengths = (1, 1 + (1 if options.quick else options.tokens))
+    ways = {f"{name}, {length}": text(names, length) for name, names in sets.items() for length in lengths}
+    seconds = best(ways, options.rounds, options.device)
+    # reading the prompts left out: what further tokens take
+    step = {name: seconds[f"{name}, {lengths[1]}"] - seconds[f"{name}, {lengths[0]}"] for name in sets}
+    limit = LIMIT if size == "gpt2" else None
+    rows = [
+        Row(f"decode step, {size}: {name} / bare", step[name] / step["bare"], most=limit if name == ALL else None)
+        for name in sets
+        if name != "bare"
+    ]
     if options.device == "cpu":
-        head, hidden_ND = IdeaHead(width, size).eval(), torch.randn(options.rows, width)
-        forms = {"as it stands": head, "turned": functools.partial(rows_logits, head)}
-        spent = dict.fromkeys(forms, float("inf"))
+        head, hidden_ND = IdeaHead(width, tokens).eval(), torch.randn(options.rows, width)
+        forms = {"stored": lambda: head(hidden_ND), "turned": functools.partial(rows_logits, head, hidden_ND)}
         with torch.no_grad():
-            for _ in range(10 * options.rounds):
-                for name, form in forms.items():
-                    began = clock()
-                    form(hidden_ND)
-                    spent[name] = min(spent[name], clock() - began)
-        ratio = spent["turned"] / spent["as it stands"]
-        print(f"{options.size}, {options.rows} rows, the idea head's last layer turned: {ratio:.2f} times as it stands")
-    return int(options.size == "gpt2" and step[ALL] > LIMIT * step["bare"])
+            turned = best(forms, 10 * options.rounds)
+        rows.append(Row("idea head: last layer turned / as stored", turned["turned"] / turned["stored"]))
+    return report(rows, options)
 
 
 if __name__ == "__main__":

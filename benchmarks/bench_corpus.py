@@ -1,48 +1,37 @@
-"""Speed and memory of the corpus path: preparing against a plain Python loop, reading against a training step, growth.
+"""Corpora: packing beside a Python loop, reading a batch beside a training step, memory beside the amount of text.
 
-    python benchmarks/bench_corpus.py [--root FOLDER with train.txt] [--gpt2 FOLDER with encoder.json and vocab.bpe]
+    python benchmarks/bench_corpus.py [--root FOLDER with train.txt of WikiText] [--quick]
 
-Without --root the text is our own sample. Everything is printed as a ratio, so a busy or slow machine does not matter
-much; each side is the best of several tries made in turns. Exit code 1 when a bound of docs/data.md does not hold.
+Without ``--root`` the text is our own sample.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import subprocess
 import sys
 import tempfile
-import time
 from array import array
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
+from turns import Row, best, parser, progress, read, report
 
 from lit_ctg.data.batching import ConsecutiveBatches, RandomWindows, StreamBatches
-from lit_ctg.data.byte_pair import GPT2Tokenizer, TrainedBPETokenizer
+from lit_ctg.data.byte_pair import TrainedBPETokenizer
 from lit_ctg.data.document import Document
 from lit_ctg.data.loader import ResumableLoader
-from lit_ctg.data.packing import PackedCorpus, ensure_packed
+from lit_ctg.data.packing import ensure_packed
 from lit_ctg.data.sample import encyclopedia
 from lit_ctg.data.source import find_file, read_lines
 from lit_ctg.data.tokenizer import SpacyTokenizer, Tokenizer, WordTokenizer
 from lit_ctg.data.wikitext import WikiTextDataModule, articles
 
 SPEEDUP, READING, GROWTH = 5.0, 0.02, 1.10
-TRIES = 3
-
-
-def best(work: Callable[[], object], tries: int) -> float:
-    """Return the seconds of the fastest try."""
-    times = []
-    for _ in range(tries):
-        start = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - start)
-    return min(times)
 
 
 def python_loop(tokenizer: Tokenizer, documents: list[Document], path: Path) -> None:
@@ -70,8 +59,8 @@ def python_loop(tokenizer: Tokenizer, documents: list[Document], path: Path) -> 
     path.write_bytes(ids.tobytes())
 
 
-def speed(documents: list[Document], gpt2: str | None) -> bool:
-    """Print how much faster packing is than the loop, for each tokenizer."""
+def speed(documents: list[Document], rounds: int) -> list[Row]:
+    """Return how much longer than packing the loop takes, for each tokenizer."""
     bpe = TrainedBPETokenizer(size=4000)
     bpe.train(document.text for document in documents)
     state = bpe.state()
@@ -82,32 +71,22 @@ def speed(documents: list[Document], gpt2: str | None) -> bool:
         return tokenizer
 
     makers: dict[str, Callable[[], Tokenizer]] = {"word": WordTokenizer, "spacy": SpacyTokenizer, "bpe": ready}
-    if gpt2 is not None:
+    texts, rows = {"train": lambda: documents}, []
+    for name, make in makers.items():
+        with tempfile.TemporaryDirectory() as text_folder:
+            folder, plain, made = Path(text_folder), make(), [make() for _ in range(rounds + 1)]
+            path, packed = folder / "loop", []
 
-        def gpt2_ready() -> Tokenizer:
-            tokenizer = GPT2Tokenizer(root=gpt2)
-            tokenizer.train([])
-            return tokenizer
+            def pack(folder: Path = folder, made: list = made, packed: list = packed) -> None:
+                packed.append(ensure_packed(folder / str(len(made)), texts, made.pop(), {}))
 
-        makers["gpt2"] = gpt2_ready
-    good, texts = True, {"train": lambda: documents}
-    with tempfile.TemporaryDirectory() as folder:
-        for name, make in makers.items():
-            tokenizers = [make() for _ in range(TRIES)]
-            plain, path = make(), Path(folder) / "loop"
-            ours = loop = float("inf")
-            # in turns, so that other work on the machine meets both
-            for number in range(TRIES):
-                start = time.perf_counter()
-                packed = ensure_packed(Path(folder) / f"{name}{number}", texts, tokenizers[number], {})
-                middle = time.perf_counter()
-                python_loop(plain, documents, path)
-                ours, loop = min(ours, middle - start), min(loop, time.perf_counter() - middle)
-            if not np.array_equal(packed.ids("train"), np.fromfile(path, dtype=np.uint32)):
+            loop = functools.partial(python_loop, plain, documents, path)
+            seconds = best({f"{name}, pack": pack, f"{name}, loop": loop}, rounds)
+            if not np.array_equal(packed[-1].ids("train"), np.fromfile(path, dtype=np.uint32)):
                 raise RuntimeError(f"{name}: packing and the loop give different ids")
-            good &= loop / ours >= SPEEDUP
-            print(f"prepare and pack, {name:6} {loop / ours:6.1f} times faster than the loop (at least {SPEEDUP})")
-    return good
+        ratio = seconds[f"{name}, loop"] / seconds[f"{name}, pack"]
+        rows.append(Row(f"prepare and pack, {name}: Python loop / ours", ratio, least=SPEEDUP))
+    return rows
 
 
 class SmallestModel(torch.nn.Module):
@@ -125,15 +104,17 @@ class SmallestModel(torch.nn.Module):
         return self.head(self.body(self.embedding(ids_BT), mask=mask_TT, is_causal=True))
 
 
-def reading(packed: PackedCorpus, vocabulary: int) -> bool:
-    """Print the share of a training step that reading its batch takes, for each way of batching."""
-    options = {"length": 256, "batch_size": 16}
+def reading(documents: list[Document], folder: Path, rounds: int, length: int) -> list[Row]:
+    """Return the share of a training step that reading its batch takes, for each way of batching."""
+    tokenizer = WordTokenizer()
+    packed = ensure_packed(folder, {"train": lambda: documents}, tokenizer, {})
+    options = {"length": length, "batch_size": 16}
     kinds = {
         "chunks": ConsecutiveBatches(packed, "train", **options),
         "windows": RandomWindows(packed, "train", steps=50, seed=0, **options),
         "streams": StreamBatches(packed, "train", **options),
     }
-    model = SmallestModel(vocabulary)
+    model = SmallestModel(len(tokenizer))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     batch = kinds["chunks"][0, 0]
 
@@ -143,27 +124,21 @@ def reading(packed: PackedCorpus, vocabulary: int) -> bool:
         torch.nn.functional.cross_entropy(scores_BTV.flatten(0, 1), batch["target_ids_BT"].flatten()).backward()
         optimizer.step()
 
-    step_s = best(step, 3)
-    good = True
-    for name, batches in kinds.items():
-        loader = ResumableLoader(batches, shuffle=name == "chunks")
-
-        def read(loader: ResumableLoader = loader) -> None:
-            for _ in loader:
-                pass
-
-        share = best(read, 3) / len(loader) / step_s
-        good &= share <= READING
-        print(f"reading a batch, {name:7} {share:8.3%} of a training step (at most {READING:.0%})")
-    return good
+    loaders = {name: ResumableLoader(batches, shuffle=name == "chunks") for name, batches in kinds.items()}
+    ways = {name: functools.partial(list, loader) for name, loader in loaders.items()}
+    seconds = best({"step": step, **ways}, rounds)
+    return [
+        Row(f"reading a batch, {name} / training step", seconds[name] / len(loader) / seconds["step"], most=READING)
+        for name, loader in loaders.items()
+    ]
 
 
-def copies(folder: Path, text: str, count: int) -> None:
-    """Write a corpus of ``count`` copies of ``text`` whose articles all differ in their titles."""
+def copies(folder: Path, documents: list[Document], count: int) -> None:
+    """Write a corpus of ``count`` copies of the documents; all differ in their titles, since equal ones are dropped."""
     for name, times in (("train", count), ("valid", 1), ("test", 1)):
         with open(folder / f"{name}.txt", "w", encoding="utf-8") as stream:
-            for number in range(times):
-                stream.write(text.replace(" = \n\n", f" {name} {number} = \n\n"))
+            for number in range(times * len(documents)):
+                stream.write(f" = {name} {number} = \n\n {documents[number % len(documents)].text}\n\n")
 
 
 def prepare_and_tell_peak(folder: str) -> None:
@@ -181,43 +156,38 @@ def prepare_and_tell_peak(folder: str) -> None:
     print(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")))
 
 
-def memory(text: str) -> bool:
-    """Print the peak memory of preparing 1, 4 and 16 times as much text."""
-    unit = text * max(1, 6_000_000 // len(text))
+def memory(documents: list[Document]) -> Row:
+    """Return the peak memory of preparing 8 times as much text, divided by that of once."""
+    unit = documents * max(1, 3_000_000 // sum(len(document.text) for document in documents))
     peaks = []
-    for factor in (1, 4, 16):
+    for factor in (1, 8):
+        progress(f"memory: {factor} times the text")
         with tempfile.TemporaryDirectory() as folder:
             copies(Path(folder), unit, factor)
             command = [sys.executable, __file__, "--peak", folder]
-            peaks.append(int(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
-        ratio = peaks[-1] / peaks[0]
-        print(f"memory at {factor:2} times the text {peaks[-1] / 1000:6.0f} MB, {ratio:.2f} of that at 1")
-    return peaks[-1] / peaks[0] <= GROWTH
+            peaks.append(int(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout))
+    return Row("peak memory of preparing: 8 times 3 MB of text / once", peaks[1] / peaks[0], most=GROWTH)
 
 
-def main() -> int:
-    """Run all three comparisons; return the exit code."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--root")
-    parser.add_argument("--gpt2")
-    parser.add_argument("--peak", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.peak:
-        prepare_and_tell_peak(given.peak)
+def main(words: Sequence[str] | None = None) -> int:
+    """Print the ratios; return the exit code."""
+    made = parser(__doc__)
+    made.add_argument("--root", help="folder of WikiText")
+    made.add_argument("--peak", help=argparse.SUPPRESS)
+    options = read(made, words)
+    if options.peak:
+        prepare_and_tell_peak(options.peak)
         return 0
-    torch.set_num_threads(1)
-    if given.root:
-        documents = list(articles(read_lines(find_file(given.root, ("wiki.train", "train")))))
+    if options.root:
+        documents = list(articles(read_lines(find_file(options.root, ("wiki.train", "train")))))
     else:
-        documents = list(encyclopedia.documents("train", 0, 400_000))
-    good = speed(documents, given.gpt2)
+        documents = list(encyclopedia.documents("train", 0, 20_000 if options.quick else 400_000))
+    rows = speed(documents, options.rounds)
     with tempfile.TemporaryDirectory() as folder:
-        tokenizer = WordTokenizer()
-        packed = ensure_packed(Path(folder) / "c", {"train": lambda: documents}, tokenizer, {})
-        good &= reading(packed, len(tokenizer))
-    text = "".join(document.text for document in documents[:400])
-    good &= memory(text)
-    return 0 if good else 1
+        rows += reading(documents, Path(folder) / "packed", options.rounds, 8 if options.quick else 256)
+    if not options.quick:  # two further processes
+        rows.append(memory(documents[:400]))
+    return report(rows, options)
 
 
 if __name__ == "__main__":

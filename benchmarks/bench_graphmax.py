@@ -1,20 +1,15 @@
-"""Graphmax against a GPT-2-small-shaped decode step and against Algorithm 1, in one run; products and memory.
+"""Graphmax beside a decode step of the size of GPT-2 small and beside Algorithm 1; products, memory, growth.
 
-    python benchmarks/bench_graphmax.py [--graph FILE saved by CooccurrenceGraph.save] [--contexts 64] [--strength 1]
-                                        [--device cpu]
+    python benchmarks/bench_graphmax.py [--graph FILE saved by CooccurrenceGraph.save] [--contexts 32] [--device cuda]
+                                        [--quick]
 
-Without --graph a Zipfian bigram generator makes a corpus whose graph has N = 50,257 and about 1.5 M edges. Times are
-ratios of the best of several tries on one thread, so a busy or slow machine matters little. Exit code 1 when a bound
-of docs/papers/graphmax.md does not hold. With --device cuda all of it is there, and tokens/s with and without graphmax
-at batch 64 are told; the bounds on time are those of a CPU and are then left aside for the goal of 15% at batch 64.
+Without ``--graph`` a Zipfian bigram generator makes a corpus whose graph has N = 50,257 and about 1.5 M edges.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,33 +17,21 @@ import torch
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 from torch import Tensor
+from turns import Row, best, parser, progress, read, report
 
 from lit_ctg.papers.graphmax import AlgorithmOne, CooccurrenceGraph, certify, graphmax
 
 VOCABULARY, CACHE = 50_257, 128
-# one decode step: share of it at batch 1, per context at batch 64; how many times faster than Algorithm 1; MB; products
+# one decode step: share of it at batch 1 and of a batched one; how many times faster than Algorithm 1; MB; products
 SINGLE, BATCHED, SPEEDUP, MEGABYTES, MEAN_PRODUCTS, MOST_PRODUCTS = 0.3, 1.0, 15.0, 60.0, 2.5, 5
-ON_GPU = 0.15  # of a decode step at batch 64
+ON_GPU = 0.15  # of a batched decode step
 ALGORITHM_ONE = Path(__file__).resolve().parents[1] / "conf" / "model" / "graphmax" / "algorithm_one.yaml"
 PUBLISHED: AlgorithmOne = instantiate(OmegaConf.load(ALGORITHM_ONE))
 
 
-def best(tries: int, *works: Callable[[], object]) -> list[float]:
-    """Return the seconds of the fastest try of each, tried in turns, so that a busy spell meets all alike."""
-    times = [[] for _ in works]
-    for _ in range(tries):
-        for work, taken in zip(works, times, strict=True):
-            start = time.perf_counter()
-            work()
-            if torch.cuda.is_available():
-                torch.cuda.synchronize()  # work on a GPU goes on after the call
-            taken.append(time.perf_counter() - start)
-    return [min(taken) for taken in times]
-
-
-def zipfian_tokens(length: int, rng: np.random.Generator) -> np.ndarray:
+def zipfian_tokens(length: int, vocabulary: int, rng: np.random.Generator) -> np.ndarray:
     """Return a token stream: Zipfian words; each is followed by one of its own few successors or by any word."""
-    rank = np.arange(1, VOCABULARY + 1)
+    rank = np.arange(1, vocabulary + 1)
     cumulative = np.cumsum(1.0 / (rank + 2.7) ** 1.07)
     cumulative /= cumulative[-1]
     tokens = np.searchsorted(cumulative, rng.random(length))
@@ -72,13 +55,14 @@ def contexts(graph: CooccurrenceGraph, count: int, rng: np.random.Generator) -> 
     return torch.from_numpy(np.log(mixed) + rng.normal(0, 1, mixed.shape)).float()
 
 
-def decode_step(batch: int, device: str) -> Callable[[], object]:
-    """Return one cached step of a GPT-2-small-shaped model (12 x 768) with random weights."""
+def decode_step(batch: int, vocabulary: int, device: str) -> Callable[[], object]:
+    """Return one cached step of a model of the size of GPT-2 small (12 x 768; V = 50,257) with random weights."""
     from transformers import DynamicCache, GPT2Config, GPT2LMHeadModel
 
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=VOCABULARY)).eval().to(device)
+    sizes = {} if vocabulary == VOCABULARY else {"n_embd": 16, "n_layer": 1, "n_head": 2}
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=vocabulary, **sizes)).eval().to(device)
     cache = DynamicCache(config=model.config)
-    ids = torch.randint(VOCABULARY, (batch, CACHE), device=device)
+    ids = torch.randint(vocabulary, (batch, CACHE), device=device)
     with torch.no_grad():
         model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
 
@@ -90,64 +74,54 @@ def decode_step(batch: int, device: str) -> Callable[[], object]:
     return step
 
 
-def main() -> int:
-    """Run everything; return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--graph")
-    parser.add_argument("--contexts", type=int, default=64)
-    parser.add_argument("--strength", type=float, default=1.0)
-    parser.add_argument("--device", default="cpu")
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    rng = np.random.default_rng(0)
-    if arguments.graph:
-        graph = CooccurrenceGraph.load(arguments.graph)
+def main(words: Sequence[str] | None = None) -> int:
+    """Print the ratios; return the exit code."""
+    made = parser(__doc__)
+    made.add_argument("--graph")
+    made.add_argument("--contexts", type=int, default=32)
+    options = read(made, words)
+    rng, device = np.random.default_rng(0), options.device
+    vocabulary, length, count = (300, 2_000, 2) if options.quick else (VOCABULARY, 3_600_000, options.contexts)
+    progress("graph")
+    if options.graph:
+        graph = CooccurrenceGraph.load(options.graph)
     else:
-        graph = CooccurrenceGraph.from_token_ids([zipfian_tokens(3_600_000, rng)], VOCABULARY)
-    logits = contexts(graph, arguments.contexts, rng).to(arguments.device)
-    operator = graph.operator(logits)
-    print(f"graph: {graph.vocab_size:,} tokens, {graph.edges:,} edges, {operator.megabytes:.1f} MB prepared")
-    print(f"strongest hub: M_jj = {operator.diagonal_V.max():.0f}")
-
-    strength = arguments.strength
-    found = graphmax(logits, graph, strength)
+        graph = CooccurrenceGraph.from_token_ids([zipfian_tokens(length, vocabulary, rng)], vocabulary)
+    logits = contexts(graph, count, rng).to(device)
+    found = graphmax(logits, graph, 1.0)
     pairs = zip(found.log_probs_BV.split(8), logits.split(8), strict=True)
-    gap = torch.cat([certify(probs, scores, graph, strength) for probs, scores in pairs])
+    gap = torch.cat([certify(probs, scores, graph, 1.0) for probs, scores in pairs])
     certified = (found.converged_B & (gap >= 0) & (gap <= 2e-6)).double().mean().item()
     products = found.products_B.double()
-    moved = (found.probs_BV - logits.softmax(dim=-1)).abs().sum(dim=-1).div(2).median()
-    print(f"certified: {certified:.1%}; products mean {products.mean():.2f}, max {products.max():.0f}")
-    print(f"median total variation to softmax: {moved:.2f}")
-
-    small = logits[:1]
-    ours, step, theirs = best(
-        6,
-        lambda: graphmax(small[0], graph, strength),
-        decode_step(1, arguments.device),
-        lambda: graphmax(small[0], graph, strength, solver=PUBLISHED),
-    )
-    many, step_many = best(2, lambda: graphmax(logits, graph, strength), decode_step(64, arguments.device))
-    many, step_many = many / len(logits), step_many / 64
-    print(f"batch 1: {ours * 1e3:.1f} ms, {ours / step:.2f} of a decode step ({step * 1e3:.1f} ms)")
-    print(f"batch {len(logits)}: {many * 1e3:.2f} ms a context, {many / step_many:.2f} of a batched decode step")
-    print(f"Algorithm 1: {theirs * 1e3:.0f} ms; graphmax is {theirs / ours:.1f} times faster")
-    print(f"tokens/s at batch 64: {1 / step_many:.0f} without graphmax, {1 / (step_many + many):.0f} with it")
-    bounds = {
-        "certified": certified == 1,
-        "products": products.mean() <= MEAN_PRODUCTS and products.max() <= MOST_PRODUCTS,
-        "memory": operator.megabytes <= MEGABYTES,
+    # a quarter of the words, over as many edges: the corpus is as long
+    other = CooccurrenceGraph.from_token_ids([zipfian_tokens(length, vocabulary // 4, rng)], vocabulary // 4)
+    narrow = contexts(other, count, rng).to(device)
+    ways = {
+        "one context": lambda: graphmax(logits[0], graph, 1.0),
+        "decode step": decode_step(1, vocabulary, device),
+        "algorithm 1": lambda: graphmax(logits[0], graph, 1.0, solver=PUBLISHED),
+        "contexts": lambda: graphmax(logits, graph, 1.0),
+        "decode step, rows": decode_step(count, vocabulary, device),
+        "contexts, a quarter of the words": lambda: graphmax(narrow, other, 1.0),
     }
-    if arguments.device == "cpu":
-        bounds |= {
-            "batch 1": ours / step <= SINGLE,
-            "batch 64": many / step_many <= BATCHED,
-            "speed-up": theirs / ours >= SPEEDUP,
-        }
-    else:
-        bounds["batch 64 on a GPU"] = many / step_many <= ON_GPU
-    for name in (name for name, holds in bounds.items() if not holds):
-        print(f"MISSED: {name}")
-    return 0 if all(bounds.values()) else 1
+    seconds = best(ways, options.rounds, device)
+    one, rows = seconds["one context"], seconds["contexts"]
+    growth = rows / seconds["contexts, a quarter of the words"]
+    on_cpu = device == "cpu"
+    return report(
+        [
+            Row("certified contexts", certified, 1.0),
+            Row("products with M, mean", products.mean().item(), None, MEAN_PRODUCTS),
+            Row("products with M, most", products.max().item(), None, MOST_PRODUCTS),
+            Row("prepared graph, MB", graph.operator(logits).megabytes, None, MEGABYTES),
+            Row("one context / decode step", one / seconds["decode step"], None, SINGLE if on_cpu else None),
+            Row(f"{count} contexts / decode step of {count} rows", rows / seconds["decode step, rows"], None,
+                BATCHED if on_cpu else ON_GPU),
+            Row("Algorithm 1 / ours", seconds["algorithm 1"] / one, SPEEDUP if on_cpu else None),
+            Row("all words / a quarter of the words", growth, None, 4.0),
+        ],
+        options,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

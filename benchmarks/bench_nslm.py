@@ -1,224 +1,156 @@
-"""NSLM: a training step of the medium LSTM, the grid search of WikiText-2, the cost of micro-models in evaluation.
+"""NSLM: the fast training step beside the plain one, and what micro-models cost in evaluation.
 
-    python benchmarks/bench_nslm.py [--root local/wikitext2] [--parts step,grid,recorded] [--threads 2] [--batches 40]
+    python benchmarks/bench_nslm.py [--root <WikiText-2>] [--parts step,share,recorded] [--device cuda] [--quick]
 
-- ``step``: one step at ``size=paper`` (2 x 650, full softmax over both vocabularies), as it was (``model.fast=off``,
-  float32) and as it is (``fast=auto``, bfloat16 products), in turns on the same batches with the same dropout. At least
-  2 times faster; the costs of the first step agree within 1%, those of ``fast`` alone within 1e-5. Without units for
-  bfloat16 a step has float32 products (``lit_ctg/run/precision.py``) and no bound.
-- ``grid``: the grids of numbers and places together under 120 s on two cores; micro-models (what stands before the
-  class tokens, their log-probabilities) at most 5% of the LSTM's evaluation with its exact softmax. That is measured at
-  ``size=small`` (200 units) in float32 on one thread, both parts in turns on the same batches: a larger LSTM makes the
-  share smaller.
-- ``recorded`` (needs CUDA): a step at ``size=paper`` on the device, kernel by kernel and as one recorded graph, in
-  turns of 20 steps. Seconds of the clock, since the processor does not wait for the device.
+- ``step``: a training step of the medium LSTM (2 x 650), ``model.fast=auto`` beside ``off``, with the same batches and
+  dropout; also with bfloat16 products where the processor has units for them.
+- ``share``: what the micro-models of numbers add to the LSTM's evaluation with its exact softmax (``size=small``).
+- ``recorded`` (needs CUDA): a step on the device, kernel by kernel and as one recorded graph.
 
-Otherwise CPU seconds of this process. Without ``--root`` the text is the sample, which shows that it runs: its
-vocabulary, and so the softmax, is smaller than WikiText-2's.
+Bounds are for WikiText-2. The sample, which is read without ``--root``, has fewer words, and so a cheaper softmax.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
-import time
-from collections.abc import Callable
+import itertools
+import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from turns import Row, best, parser, progress, read, report
 
 from lit_ctg.config import compose
-from lit_ctg.papers.nslm.evaluation import class_counts
 from lit_ctg.papers.nslm.model import Stream
 from lit_ctg.papers.nslm.recorded import RECORDERS
 from lit_ctg.run.build import build_datamodule, build_model
 from lit_ctg.run.precision import has_bfloat16
 
-GRID_SECONDS, SHARE, SPEED_UP = 120, 0.05, 2.0
-WARM_UP = 3  # batches that are not counted
-TURN = 20  # steps of one form before the other's turn
+SHARE, SPEED_UP = 0.05, 2.0
 
 
-def prepare(experiment: str, options: argparse.Namespace) -> tuple[Any, Any]:
-    """Return the data module and the untrained module of an experiment."""
-    words = [f"experiment=nslm/{experiment}", "size=small", "model.character_dim=0", f"regime={options.regime}"]
-    cfg = compose([*words, *source(options)])
-    datamodule = build_datamodule(cfg)
-    datamodule.setup("validate")
-    return datamodule, build_model(cfg, datamodule).eval()
-
-
-def source(options: argparse.Namespace) -> list[str]:
-    """Return the overrides that name the text."""
-    return ["data.source=local", f"data.root={options.root}"] if options.root else ["data.sample_size=100000"]
-
-
-def grid(module: Any, datamodule: Any) -> float:
-    """Print the classes and the grid; return the seconds that it takes to find them and to fit and try every pair."""
-    began = time.perf_counter()
-    selection = module.choose_micro_models(datamodule)
-    seconds = time.perf_counter() - began
-    found = {split: module.occurrences(datamodule, split) for split in ("train", "val")}
-    totals = {split: len(datamodule.prepare().ids(split)) for split in found}
-    print(f"{'class':<12}{'split':<8}{'tokens':>10}{'share':>9}{'members':>9}{'first':>9}")
-    for c in class_counts(module.table, found, totals):
-        print(f"{c.class_name:<12}{c.split:<8}{c.tokens:>10,}{c.share:>9.3%}{c.members:>9,}{c.first:>9,}")
-    print(selection.table())
-    print(f"grid of {len(selection.trials)} cells: {seconds:.1f} s")
-    return seconds
-
-
-def evaluation(module: Any, datamodule: Any, count: int) -> None:
-    """Print CPU seconds of the network and of the micro-models over the same validation batches."""
-    network_stream, micro_stream = Stream(), Stream()
-
-    def run_network(batch: dict[str, torch.Tensor]) -> None:
-        hidden_BTD, contexts = module._run(batch, network_stream)
-        mask_BT = batch["mask_target_BT"]
-        state_N = torch.from_numpy(contexts.state_BT[mask_BT.numpy()])
-        module.heads.score(hidden_BTD[mask_BT], batch["target_ids_BT"][mask_BT], state_N)
-
-    def run_micro(batch: dict[str, torch.Tensor]) -> None:
-        contexts = module.contexts(batch, micro_stream)
-        found = contexts.occurrences(batch["target_ids_BT"].numpy(), batch["mask_target_BT"].numpy())
-        for number, model in enumerate(module.micro_models):
-            own = found.of(number)
-            if len(own):
-                model.log_prob_of(own.index_N, own.evidence)
-
-    network, micro, tokens = 0.0, 0.0, 0
-    with torch.no_grad():
-        for place, (_, batch) in enumerate(zip(range(count), datamodule.val_dataloader(), strict=False)):
-            own, added = cpu_seconds(run_network, batch), cpu_seconds(run_micro, batch)
-            if place >= WARM_UP:
-                network, micro, tokens = network + own, micro + added, tokens + int(batch["mask_target_BT"].sum())
-    # the network's pass reads the contexts too; all of the micro-models' time taken off it gives an upper bound
-    base = network - micro
-    print(
-        f"vocabulary {len(module.vocabulary)}, {tokens} tokens; LSTM with exact softmax {1e6 * base / tokens:.1f} us a"
-    )
-    print(f"token, micro-models {1e6 * micro / tokens:.2f} us: {micro / base:.1%} more (bound {SHARE:.0%})")
-
-
-def cpu_seconds(work: Callable[[Any], None], batch: Any) -> float:
-    """Return the CPU seconds of this process that some work takes."""
-    began = time.process_time()
-    work(batch)
-    return time.process_time() - began
-
-
-def medium(options: argparse.Namespace) -> None:
-    """Print the seconds of a step before and after, and how the costs of the first step agree."""
-    words = ["experiment=nslm/numbers", "size=paper", "model.character_dim=0", *source(options)]
-    cfg = compose(words)
+def built(options: argparse.Namespace, size: str, *words: str) -> tuple[Any, Any, Any]:
+    """Return configuration, data module and untrained module of the experiment on numbers."""
+    text = ["data.source=local", f"data.root={options.root}"] if options.root else ["data.sample_size=100000"]
+    text = ["data.sample_size=6000"] if options.quick else text
+    size = "smoke" if options.quick else size
+    cfg = compose(["experiment=nslm/numbers", f"size={size}", *text, *words])
     datamodule = build_datamodule(cfg)
     datamodule.setup("fit")
-    forms = {"before": ("off", False), "fast alone": ("auto", False), "now": ("auto", True)}
-    if not has_bfloat16():
-        del forms["fast alone"]
-        forms["now"] = ("auto", False)
-    modules = {
-        name: build_model(compose([*words, f"+model.fast={fast}"]), datamodule) for name, (fast, _) in forms.items()
-    }
-    parameters = sum(parameter.numel() for parameter in modules["now"].parameters())
-    print(f"medium LSTM, vocabulary {len(datamodule.vocabulary)}, {parameters / 1e6:.1f} M parameters")
-    optimizers = {name: module.configure_optimizers()["optimizer"] for name, module in modules.items()}
-    seconds: dict[str, list[float]] = {name: [] for name in forms}
-    for place, (_, batch) in enumerate(
-        zip(range(WARM_UP + options.steps), datamodule.train_dataloader(), strict=False)
-    ):
-        for name, (_, half) in forms.items():
-            torch.manual_seed(place)
-            began = time.process_time()
-            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=half):
-                loss = modules[name].train().losses(batch)["loss"]
-            loss.backward()
-            modules[name].configure_gradient_clipping(optimizers[name], cfg.trainer.gradient_clip_val)
-            optimizers[name].step()
-            optimizers[name].zero_grad()
-            if place >= WARM_UP:
-                seconds[name].append(time.process_time() - began)
-            if place == 0:
-                print(f"cost of the first step, {name}: {float(loss.detach()):.6f}")
-    median = {name: statistics.median(found) for name, found in seconds.items()}
-    for name, found in median.items():
-        print(f"{name}: {found:.3f} s a step, {median['before'] / found:.2f} times as fast")
-    print(f"now against before: {f'bound {SPEED_UP}' if has_bfloat16() else 'no units for bfloat16 here, so no bound'}")
+    return cfg, datamodule, build_model(cfg, datamodule)
 
 
-def recorded(options: argparse.Namespace) -> None:
-    """Print the milliseconds of a training step on a CUDA device, kernel by kernel and as one recorded graph."""
+def training(cfg: Any, module: Any, batches: Any, device: str, half: bool) -> Callable[[], float]:
+    """Return a training step on the next batch."""
+    module = module.to(device).train()
+    optimizer, stream = module.configure_optimizers()["optimizer"], itertools.cycle(batches)
+
+    def work() -> float:
+        batch = module.transfer_batch_to_device(next(stream), module.device, 0)
+        torch.manual_seed(0)
+        with torch.autocast(device, torch.bfloat16, enabled=half):
+            loss = module.losses(batch)["loss"]
+        loss.backward()
+        module.configure_gradient_clipping(optimizer, cfg.trainer.gradient_clip_val)
+        optimizer.step()
+        optimizer.zero_grad()
+        return float(loss.detach())
+
+    return work
+
+
+def step(options: argparse.Namespace) -> list[Row]:
+    """Return how many times as long the plain step takes, and how its first loss differs."""
+    forms = {"plain": ("off", False), "fast": ("auto", False)}
+    if has_bfloat16():
+        forms["fast, bfloat16"] = ("auto", True)
+    ways = {}
+    for name, (fast, half) in forms.items():
+        cfg, datamodule, module = built(options, "paper", "model.character_dim=0", f"+model.fast={fast}")
+        batches = list(itertools.islice(datamodule.train_dataloader(), 4))
+        ways[name] = training(cfg, module, batches, "cpu", half)
+    losses = {name: way() for name, way in ways.items()}
+    seconds = best(ways, options.rounds)
+    fast, half = (1.0, SPEED_UP) if options.root else (None, None)
+    rows = [Row("training step, float32: plain / fast", seconds["plain"] / seconds["fast"], least=fast)]
+    if has_bfloat16():
+        ratio = seconds["plain"] / seconds["fast, bfloat16"]
+        rows.append(Row("training step: plain in float32 / fast in bfloat16", ratio, least=half))
+    gap = abs(losses["fast"] / losses["plain"] - 1)
+    return [*rows, Row("training step: relative difference of the losses", gap, most=1e-5)]
+
+
+def share(options: argparse.Namespace) -> list[Row]:
+    """Return what the micro-models add to the network's evaluation, as a share."""
+    _, datamodule, module = built(options, "small", "model.character_dim=0")
+    module.eval()
+    progress("fit of the micro-models")
+    module.choose_micro_models(datamodule)
+    batches = list(itertools.islice(datamodule.val_dataloader(), 2 if options.quick else 20))
+
+    @torch.no_grad()
+    def network() -> None:
+        stream = Stream()
+        for batch in batches:
+            hidden_BTD, contexts = module._run(batch, stream)
+            mask_BT = batch["mask_target_BT"]
+            state_N = torch.from_numpy(contexts.state_BT[mask_BT.numpy()])
+            module.heads.score(hidden_BTD[mask_BT], batch["target_ids_BT"][mask_BT], state_N)
+
+    @torch.no_grad()
+    def micro() -> None:
+        stream = Stream()
+        for batch in batches:
+            contexts = module.contexts(batch, stream)
+            found = contexts.occurrences(batch["target_ids_BT"].numpy(), batch["mask_target_BT"].numpy())
+            for number, model in enumerate(module.micro_models):
+                here = found.of(number)
+                if len(here):
+                    model.log_prob_of(here.index_N, here.evidence)
+
+    seconds = best({"network": network, "micro-models": micro}, options.rounds)
+    # the network's pass reads the contexts too: all of the micro-models' time is taken off
+    ratio = seconds["micro-models"] / (seconds["network"] - seconds["micro-models"])
+    what = f"evaluation, vocabulary {len(module.vocabulary):,}: micro-models / LSTM with exact softmax"
+    return [Row(what, ratio, most=SHARE if options.root else None)]
+
+
+def recorded(options: argparse.Namespace) -> list[Row]:
+    """Return how many times as long a step kernel by kernel takes as one recorded graph."""
     if not torch.cuda.is_available():
-        print("recorded: needs a CUDA device, and there is none")
-        return
-    cfg = compose(["experiment=nslm/numbers", "size=paper", *source(options)])
-    datamodule = build_datamodule(cfg)
-    datamodule.setup("fit")
-    recorders = dict(RECORDERS)
-    modules = {name: build_model(cfg, datamodule).cuda().train() for name in ("kernel by kernel", "recorded")}
-    streams = {name: iter(datamodule.train_dataloader()) for name in modules}
-    optimizers = {name: module.configure_optimizers()["optimizer"] for name, module in modules.items()}
+        raise SystemExit("recorded: needs a CUDA device, and there is none")
+    recorders, ways = dict(RECORDERS), {}
+    for name in ("kernel by kernel", "recorded"):
+        cfg, datamodule, module = built(options, "paper")
+        work = training(cfg, module, datamodule.train_dataloader(), "cuda", half=True)
 
-    def steps(name: str) -> float:
-        RECORDERS.clear()
-        if name == "recorded":
-            RECORDERS.update(recorders)
-        module, optimizer = modules[name], optimizers[name]
-        torch.cuda.synchronize()
-        began = time.perf_counter()
-        for _ in range(TURN):
-            batch = module.transfer_batch_to_device(next(streams[name]), module.device, 0)
-            with torch.autocast("cuda", dtype=torch.bfloat16):
-                loss = module.losses(batch)["loss"]
-            loss.backward()
-            module.configure_gradient_clipping(optimizer, cfg.trainer.gradient_clip_val)
-            optimizer.step()
-            optimizer.zero_grad()
-        torch.cuda.synchronize()
-        return 1000 * (time.perf_counter() - began) / TURN
+        def turn(name: str = name, work: Callable[[], float] = work) -> None:
+            RECORDERS.clear()
+            RECORDERS.update(recorders if name == "recorded" else {})
+            for _ in range(20):
+                work()
 
-    found: dict[str, list[float]] = {name: [] for name in modules}
-    for turn in range(1 + options.steps):
-        for name in modules:
-            milliseconds = steps(name)
-            if turn:
-                found[name].append(milliseconds)
+        ways[name] = turn
+    seconds = best(ways, options.rounds, "cuda")
     RECORDERS.update(recorders)
-    median = {name: statistics.median(values) for name, values in found.items()}
-    for name, value in median.items():
-        print(f"{name}: {value:.2f} ms a step, {median['kernel by kernel'] / value:.2f} times as fast")
+    return [
+        Row(
+            "training step on the device: kernel by kernel / recorded",
+            seconds["kernel by kernel"] / seconds["recorded"],
+        )
+    ]
 
 
-def main() -> None:
-    """Measure what ``--parts`` names."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--root", help="folder of WikiText-2; default: the sample")
-    parser.add_argument("--threads", type=int, default=2, help="of the grid search")
-    parser.add_argument("--batches", type=int, default=40)
-    parser.add_argument("--regime", default="corrected", help="corrected also tries densities times the unigram")
-    parser.add_argument("--parts", default="step,grid")
-    parser.add_argument(
-        "--steps", type=int, default=7, help="of the medium LSTM that are counted; of `recorded`: turns"
-    )
-    options = parser.parse_args()
-    parts = options.parts.split(",")
-    if "step" in parts:
-        torch.set_num_threads(1)
-        medium(options)
-    if "recorded" in parts:
-        recorded(options)
-    if "grid" not in parts:
-        return
-    total = 0.0
-    for experiment in ("numbers", "places"):
-        print(f"{experiment}:")
-        datamodule, module = prepare(experiment, options)
-        torch.set_num_threads(options.threads)
-        total += grid(module, datamodule)
-        torch.set_num_threads(1)
-        evaluation(module, datamodule, options.batches)
-    print(f"both grids: {total:.1f} s (bound {GRID_SECONDS} s)")
+def main(words: Sequence[str] | None = None) -> int:
+    """Print the ratios of ``--parts``; return the exit code."""
+    made = parser(__doc__)
+    made.add_argument("--root", help="folder of WikiText-2; default: the sample")
+    made.add_argument("--parts", default="step,share")
+    options = read(made, words)
+    parts = {"step": step, "share": share, "recorded": recorded}
+    return report([row for name in options.parts.split(",") for row in parts[name](options)], options)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

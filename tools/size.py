@@ -17,8 +17,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "lit_ctg"
-# a file with one of these parses a command line: a parser of the library, a composition by Hydra, a word by its place, or
-# key=value split with a check for the equals sign
+# a file with one of these parses a command line: a parser of the library, a composition by Hydra, a word by its place,
+# or key=value split with a check for the equals sign
 PARSER = re.compile(r"ArgumentParser\(|hydra\.compose\(|sys\.argv\[\d\]|\w+, (?!_,)\w+, \w+ = .*\.partition\(\"=\"\)")
 HYDRA = {f"{PACKAGE}/config.py", f"{PACKAGE}/run/sweep.py"}  # for experiments, and for their sweeps
 Edges = dict[str, set[str]]

@@ -20,7 +20,7 @@ def has_bfloat16() -> bool:
     """Return whether the processor multiplies bfloat16 itself and oneDNN, which does it for torch, may use that.
 
     Without such units torch falls back on loops that take 14 to 29 times as long as a product in float32, and the LSTM
-    of oneDNN refuses (measured with AVX2: benchmarks/bench_precision.py).
+    of oneDNN refuses (measured with AVX2).
     """
     found = torch.cpu.get_capabilities()
     # oneDNN's own names: only those of AVX-512 with bfloat16 and of what came after it include it

@@ -13,7 +13,7 @@ from lit_ctg.run.jobs import SIDE_BY_SIDE, cores
 
 # Trained parameters from which all cores are used. Below, an operation is short, and on a busy machine every operation
 # waits for the slowest thread: two threads took 2.1 times as long and 3.3 to 3.5 times the processor time on two shared
-# cores, with 0.4 to 21 million parameters (benchmarks/bench_threads.py). From which size they pay on an idle machine is
+# cores, with 0.4 to 21 million parameters. From which size they pay on an idle machine is
 # not measured: set ``threads`` there.
 MANY = 20_000_000
 # the most that can be asked for: with tens of thousands OpenMP ends the process

@@ -128,7 +128,7 @@ def uncollected() -> Iterator[None]:
     """Keep the garbage collector away from what exists now.
 
     Vocabulary, corpus and classes are hundreds of thousands of objects that stay, and each step of a training makes
-    enough new ones to have all of them searched for garbage again and again (``benchmarks/bench_logging.py``).
+    enough new ones to have all of them searched for garbage again and again.
     """
     gc.collect()
     gc.freeze()

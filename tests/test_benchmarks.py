@@ -1,0 +1,52 @@
+"""Every benchmark runs: small sizes, one round after the one that warms up."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
+NAMES = sorted(path.stem for path in FOLDER.glob("bench_*.py"))
+LONG = {"bench_nslm"}  # more than two seconds
+
+
+@pytest.fixture(autouse=True)
+def _benchmarks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    threads = torch.get_num_threads()
+    with torch.random.fork_rng(devices=[]):
+        yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.long] * (name in LONG)) for name in NAMES])
+def test_a_benchmark_prints_its_ratios(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert importlib.import_module(name).main(["--quick"]) == 0
+    told = capsys.readouterr()
+    rows = [line.strip("| ").split(" | ") for line in told.out.splitlines()[2:]]
+    assert rows and all(float(ratio) >= 0 for _, ratio, _ in rows)
+    assert "round 1 of 1" in told.err, "progress"
+
+
+def test_a_missed_bound_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    turns = importlib.import_module("turns")
+    rows = [turns.Row("slow / fast", 1.5, least=1.2), turns.Row("memory", 0.9, most=0.4)]
+    assert turns.report(rows, turns.read(turns.parser(None), [])) == 1
+    assert "MISSED: memory" in capsys.readouterr().out
+    assert turns.report(rows, turns.read(turns.parser(None), ["--quick"])) == 0
+
+
+def test_ways_take_turns() -> None:
+    turns = importlib.import_module("turns")
+    calls: list[str] = []
+    seconds = turns.best({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, 2)
+    assert calls == ["a", "b"] * 3 and set(seconds) == {"a", "b"}
+
+
+def test_the_page_of_results_has_every_benchmark() -> None:
+    page = (FOLDER.parent / "docs" / "performance.md").read_text(encoding="utf-8")
+    assert all(f"{name}.py" in page for name in NAMES)
