@@ -26,6 +26,11 @@ def printable(text: str) -> str:
 class Console(rich.console.Console):
     """A console of rich whose text is printable, whatever file it is from; only styles are written as codes."""
 
+    @property
+    def encoding(self) -> str:
+        """The encoding of the stream, also of standard output, which decides how tables are drawn."""
+        return (getattr(self.file, "encoding", None) or "utf-8").lower()
+
     def render(
         self, renderable: rich.console.RenderableType, options: rich.console.ConsoleOptions | None = None
     ) -> Iterable[Segment]:

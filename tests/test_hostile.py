@@ -781,10 +781,10 @@ def test_an_option_out_of_range_is_refused_before_the_first_text(prompts: Any, t
     assert not (tmp_path / "out.jsonl").exists()
 
 
-@pytest.mark.parametrize("out", ["", "loop", "/dev/null", "null", "folder", "pipe", "x" * 300, "in.jsonl"])
+@pytest.mark.parametrize("out", ["", "loop", "/dev/null", "device", "folder", "pipe", "x" * 300, "in.jsonl"])
 def test_texts_go_to_a_file_only(prompts: Any, tmp_path: Path, out: str) -> None:
     (tmp_path / "loop").symlink_to("loop")
-    (tmp_path / "null").symlink_to("/dev/null")
+    (tmp_path / "device").symlink_to("/dev/null")
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")
     before = set(tmp_path.iterdir())

@@ -30,6 +30,9 @@ def test_a_terminal_of_any_encoding_takes_any_text(monkeypatch: pytest.MonkeyPat
     prepare_output()
     for stream in (sys.stdout, sys.stderr):
         print("\u2264 \u4e2d \ud800", file=stream, flush=True)
+    Console().print(Table("a column"))
+    lines = sys.stdout.buffer.getvalue().decode(encoding)
+    assert "a column" in lines and "\\u25" not in lines
 
 
 def test_a_console_writes_codes_for_its_styles_only() -> None:
