@@ -28,9 +28,10 @@ from pathlib import Path
 
 import torch
 
-from lit_ctg.command import settings
+from lit_ctg.command import Command, option
 from lit_ctg.errors import UserError
 from lit_ctg.files import write_atomic
+from lit_ctg.limits import Count, Positive
 from lit_ctg.results.record import load_records
 from lit_ctg.run import lab
 
@@ -72,17 +73,24 @@ LEAST = 30.0
 POLL = 1.0
 
 
-def main(words: list[str]) -> int:
+class GpuHour(Command):
+    """do as much as the minutes allow"""
+
+    words = "gpu_hour"
+    out: str = option("folder for what is brought back")
+    minutes: Positive = option("of this call", 9.0)
+    local: str | None = option("folder with the real corpora", None)
+    workers: Count | None = option("runs side by side (default: 4, of a rehearsal 1)", None)
+    rehearse: bool = option("true: the same on a CPU at size=smoke", False)
+    paper: str = option("a paper, or all", "all")
+
+    def execute(self) -> int:
+        return work(self)
+
+
+def work(options: GpuHour) -> int:
     """Do as much as the minutes allow; return the exit code."""
-    known = ("out", "minutes", "local", "workers", "rehearse", "paper")
-    found = settings(words, "gpu_hour", known)
-    rehearse = found.get("rehearse") == "true"
-    if "out" not in found:
-        raise UserError("gpu_hour: give out=<folder>, what is brought back goes there")
-    try:
-        end = time.monotonic() + 60 * float(found.get("minutes", "9")) - RESERVE
-    except ValueError as error:
-        raise UserError(f"gpu_hour: minutes={found['minutes']}: give a number") from error
+    rehearse, end = options.rehearse, time.monotonic() + 60 * options.minutes - RESERVE
     if not rehearse and not torch.accelerator.is_available():
         raise UserError("gpu_hour: there is no accelerator here; rehearse=true goes the same way on a CPU")
     WORK.mkdir(parents=True, exist_ok=True)
@@ -97,9 +105,9 @@ def main(words: list[str]) -> int:
         if not _over(state[name]):
             break
     else:
-        _runs(found, rehearse, end)
+        _runs(options, end)
     left = _left()
-    out = Path(found["out"])
+    out = Path(options.out)
     shutil.copytree(WORK, out, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.lock", "*.previous.ckpt", ".*.tmp"))
     failed = [name for name, one in state.items() if _over(one) and one["code"] != 0]
     for name, one in state.items():
@@ -149,21 +157,20 @@ def _step(
     return {"code": code, "attempts": attempts, "seconds": round(time.monotonic() - began, 1)}
 
 
-def _runs(found: dict[str, str], rehearse: bool, end: float) -> None:
+def _runs(options: GpuHour, end: float) -> None:
     """Let the lab work until the time is over."""
-    words = [f"output_root={WORK}", f"workers={found.get('workers', '1' if rehearse else '4')}", "nice=0"]
-    words += [f"size={'smoke' if rehearse else 'paper'}", f"paper={found.get('paper', 'all')}"]
-    words += [f"local={found['local']}"] if "local" in found else []
     if end - time.monotonic() < RESERVE:
         return
-    lab.main(["start", *words])
+    here, workers = lab.Lab(WORK), options.workers or (1 if options.rehearse else 4)
+    given = {"paper": options.paper, "size": "smoke" if options.rehearse else "paper", "workers": workers, "nice": 0}
+    lab.start(here, given if options.local is None else {**given, "local": options.local})
     try:
-        while time.monotonic() < end and lab.Lab(WORK).alive():
+        while time.monotonic() < end and here.alive():
             time.sleep(POLL)
-        for line in lab.Lab(WORK).status():
+        for line in here.status():
             print(line)
     finally:
-        lab.main(["stop", f"output_root={WORK}"])
+        lab.stop(here)
 
 
 def _left() -> int | None:
@@ -173,7 +180,7 @@ def _left() -> int | None:
 
 if __name__ == "__main__":
     try:
-        sys.exit(main(sys.argv[1:]))
+        sys.exit(GpuHour.parse(sys.argv[1:]).execute())
     except UserError as error:
-        print(f"gpu_hour: {error}".replace("gpu_hour: gpu_hour:", "gpu_hour:"), file=sys.stderr)
+        print(str(error).removeprefix("lit-ctg "), file=sys.stderr)
         sys.exit(2)
