@@ -77,7 +77,7 @@ def standalone(
 
     def copy(read: _Module, place: str, name: str) -> None:
         source = _source(read, read.definitions[name], without)
-        for used in _used(place, name):
+        for used in _used(place, name, frozenset(without)):
             owner, _, attribute = used.partition(".")
             alias = read.ours.get(owner)
             if attribute and alias is not None and not alias[1]:  # something from a module of ours
@@ -151,9 +151,13 @@ def _lines(node: ast.stmt) -> range:
 
 
 @cache
-def _used(module: str, name: str) -> tuple[str, ...]:
-    """Return the names that a definition of a module uses."""
-    return tuple(_names(_read(module).definitions[name]))
+def _used(module: str, name: str, without: frozenset[str]) -> tuple[str, ...]:
+    """Return the names that a definition of a module uses, those of some methods apart."""
+    node = _read(module).definitions[name]
+    if not isinstance(node, ast.ClassDef):
+        return tuple(_names(node))
+    kept = [one for one in node.body if not (isinstance(one, ast.FunctionDef) and one.name in without)]
+    return tuple(used for part in [*node.bases, *node.keywords, *node.decorator_list, *kept] for used in _names(part))
 
 
 def _names(node: ast.AST) -> Iterator[str]:

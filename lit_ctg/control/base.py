@@ -18,13 +18,13 @@ import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from lit_ctg.control.bundle import Carried, Origin
 from lit_ctg.core.generation import ControlSetting
 from lit_ctg.decoding.rule import RuleList, ScoreRule
 from lit_ctg.errors import UserError, did_you_mean
@@ -33,8 +33,6 @@ from lit_ctg.limits import Checked
 
 if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
-
-    from lit_ctg.control.bundle import Origin
 
 NO_TOKEN = -1  # marks padding in a prefix
 PREPARE = "prepare_inputs_for_generation"
@@ -128,19 +126,6 @@ def loaded(build: Callable[[], ModuleT], state: Mapping[str, Tensor]) -> ModuleT
         module = build()
     module.load_state_dict(state, assign=True)
     return module.float()
-
-
-def check_weights(tensors: Mapping[str, Tensor]) -> None:
-    """Refuse weights that are not finite real numbers.
-
-    Raises:
-        ValueError: names the first.
-    """
-    for name, value in tensors.items():
-        if value.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
-            raise ValueError(f"{name} is of {value.dtype}, not of real numbers")
-        if not bool(value.isfinite().all()):
-            raise ValueError(f"{name} is not finite")
 
 
 class Prefix:
@@ -319,7 +304,7 @@ def _is_compiled(module: nn.Module) -> bool:
     return traced or getattr(module, "_compiled_call_impl", None) is not None
 
 
-class Control(Checked, abc.ABC):
+class Control(Carried, Checked, abc.ABC):
     """One way of steering a causal language model; see the module's docstring and docs/controls.md.
 
     A subclass sets the class attributes and defines ``settings``, at least one of ``rule`` and ``hooks``, and for
@@ -525,42 +510,6 @@ class Control(Checked, abc.ABC):
                     f"control {self.name} fits a model with {part}={needed}, this one has {found.get(part)}: "
                     "use the model it was made for"
                 )
-
-    # bundles ---------------------------------------------------------------------------------------------------------
-
-    def save_pretrained(self, folder: str | Path) -> None:
-        """Write the bundle: ``control.json``, ``control.safetensors``, ``README.md`` and any run record.
-
-        Raises:
-            UserError: see ``bundle.save``.
-        """
-        from lit_ctg.control import bundle
-
-        bundle.save(self, folder)
-
-    @classmethod
-    def from_pretrained(cls: type[ControlT], name: str | Path, *, revision: str | None = None) -> ControlT:
-        """Read a bundle from a folder or the hub; ``Control.from_pretrained`` reads any kind. Nothing is executed.
-
-        Raises:
-            UserError: see ``bundle.load``; a bundle of a kind other than this class.
-        """
-        from lit_ctg.control import bundle
-
-        found = bundle.load(name, revision=revision)
-        if not isinstance(found, cls):
-            raise UserError(f"{name} holds a control of the kind {found.kind}, not {cls.kind}")
-        return found
-
-    def push_to_hub(self, repository: str, *, private: bool = False, token: str | None = None) -> str:
-        """Upload the bundle to the hub; return its address there.
-
-        Raises:
-            UserError: the hub refuses it.
-        """
-        from lit_ctg.control import bundle
-
-        return bundle.push(self, repository, private=private, token=token)
 
 
 class _Kept(ScoreRule):

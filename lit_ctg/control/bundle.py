@@ -18,27 +18,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+import torch
 from torch import Tensor
 
 import lit_ctg
-from lit_ctg.control.base import Control, ControlT, check_weights
 from lit_ctg.control.card import card
+from lit_ctg.control.code import CODE, REQUIREMENTS, code_of
 from lit_ctg.errors import UserError, did_you_mean, one_line
 from lit_ctg.files import bring_back, check_regular, files_in, plain_name, replacing, writing
+
+if TYPE_CHECKING:
+    from lit_ctg.control.base import Control, ControlT
 
 FORMAT = 1
 CONTROL, TENSORS, CARD, RECORD = "control.json", "control.safetensors", "README.md", "run.json"
 # what `lit-ctg memory fit` measured, beside a fitted memory
 FIT = "fit.json"
-# for transformers without lit_ctg
-CODE, REQUIREMENTS = "custom_generate/generate.py", "custom_generate/requirements.txt"
 # of a file that is no tensors
 MOST_BYTES = 2**26
 # suffixes of files that a loader might execute
 PICKLES = (".pkl", ".pickle", ".pt", ".pth", ".bin", ".ckpt", ".npy", ".npz", ".joblib", ".dill")
-PACKAGES = ("lit-ctg", "torch", "transformers", "safetensors")
+VERSIONED = ("lit-ctg", "torch", "transformers", "safetensors")
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 REMEDY = "download or export it again"
 
@@ -58,6 +60,56 @@ class Origin:
     tokenizer: str | None = None
     versions: dict[str, str] = field(default_factory=dict)
     checksum: str | None = None
+
+
+CarriedT = TypeVar("CarriedT", bound="Carried")
+
+
+class Carried:
+    """What can be saved as a bundle: the base of every control."""
+
+    kind: ClassVar[str]
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write the bundle: ``control.json``, ``control.safetensors``, ``README.md`` and any run record.
+
+        Raises:
+            UserError: see ``bundle.save``.
+        """
+        save(self, folder)  # type: ignore[arg-type]  # a control is its only subclass
+
+    @classmethod
+    def from_pretrained(cls: type[CarriedT], name: str | Path, *, revision: str | None = None) -> CarriedT:
+        """Read a bundle from a folder or the hub; ``Control.from_pretrained`` reads any kind. Nothing is executed.
+
+        Raises:
+            UserError: see ``bundle.load``; a bundle of a kind other than this class.
+        """
+        found = load(name, revision=revision)
+        if not isinstance(found, cls):
+            raise UserError(f"{name} holds a control of the kind {found.kind}, not {cls.kind}")
+        return found
+
+    def push_to_hub(self, repository: str, *, private: bool = False, token: str | None = None) -> str:
+        """Upload the bundle to the hub; return its address there.
+
+        Raises:
+            UserError: the hub refuses it.
+        """
+        return push(self, repository, private=private, token=token)  # type: ignore[arg-type]  # as above
+
+
+def check_weights(tensors: Mapping[str, Tensor]) -> None:
+    """Refuse weights that are not finite real numbers.
+
+    Raises:
+        ValueError: names the first.
+    """
+    for name, value in tensors.items():
+        if value.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+            raise ValueError(f"{name} is of {value.dtype}, not of real numbers")
+        if not bool(value.isfinite().all()):
+            raise ValueError(f"{name} is not finite")
 
 
 def fingerprint(tokens: Any) -> str:
@@ -96,7 +148,7 @@ def _found() -> tuple[dict[str, type[Control]], dict[str, str]]:
             broken[name] = one_line(error)
             continue
         for member in vars(module).values():
-            own = isinstance(member, type) and issubclass(member, Control) and member.__module__ == name
+            own = isinstance(member, type) and issubclass(member, Carried) and member.__module__ == name
             if own and not inspect.isabstract(member) and "kind" in vars(member):
                 found[member.kind] = member
     return found, broken
@@ -120,7 +172,7 @@ def kind_named(kind: str) -> type[Control]:
 
 def versions() -> dict[str, str]:
     """Return the versions of the packages that a bundle depends on."""
-    return {name: lit_ctg.__version__ if name == "lit-ctg" else metadata.version(name) for name in PACKAGES}
+    return {name: lit_ctg.__version__ if name == "lit-ctg" else metadata.version(name) for name in VERSIONED}
 
 
 def save(control: Control, folder: str | Path, code: Mapping[str, str] | None = None) -> None:
@@ -328,8 +380,6 @@ def checked_tensors(folder: Path, told: Mapping[str, Any]) -> dict[str, Tensor]:
 def push(control: Control, repository: str, *, private: bool, token: str | None) -> str:
     """Upload a bundle to the hub, with the code that steers without lit_ctg; return its address there."""
     from huggingface_hub import HfApi
-
-    from lit_ctg.control.custom_generate import code_of
 
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "bundle"

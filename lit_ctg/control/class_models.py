@@ -28,12 +28,12 @@ from lit_ctg.control.base import (
     Prefix,
     Stage,
     Values,
-    check_weights,
     generating,
     like_inputs,
     model_shape,
     row_values,
 )
+from lit_ctg.control.bundle import check_weights
 from lit_ctg.control.token_bias import ClassControl, check_classes, class_shares
 from lit_ctg.decoding.filters import nucleus
 from lit_ctg.decoding.rule import ScoreRule

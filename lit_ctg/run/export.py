@@ -11,7 +11,7 @@ from typing import Any, cast
 import lit_ctg
 from lit_ctg.control import Control, Origin, fingerprint
 from lit_ctg.control.bundle import CODE, save, versions
-from lit_ctg.control.custom_generate import code_of
+from lit_ctg.control.code import code_of
 from lit_ctg.control.lora import LoRA
 from lit_ctg.core.batch import Vocabulary
 from lit_ctg.errors import UserError, did_you_mean

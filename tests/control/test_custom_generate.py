@@ -14,7 +14,8 @@ import torch
 
 from lit_ctg.control import Steered
 from lit_ctg.control.bundle import kinds, save
-from lit_ctg.control.custom_generate import code_of, generate_under, source_of
+from lit_ctg.control.code import code_of, source_of
+from lit_ctg.control.custom_generate import generate_under
 from lit_ctg.errors import UserError
 from lit_ctg.papers.graphmax.control import Graphmax
 from lit_ctg.papers.idea_gate.control import IdeaGate
@@ -88,9 +89,9 @@ def test_what_does_not_fit_is_one_line(
 ) -> None:
     made = carried_controls()
     with monkeypatch.context() as patch:
-        patch.setattr("lit_ctg.control.custom_generate.PACKAGES", {"scipy": "scipy"})
+        patch.setattr("lit_ctg.control.code.PACKAGES", {"scipy": "scipy"})
         assert code_of(made["graphmax"]) == ({}, "its code needs entmax, scipy")
-        patch.setattr("lit_ctg.control.custom_generate.standalone", two_of_a_name)
+        patch.setattr("lit_ctg.control.code.standalone", two_of_a_name)
         code, left_out = code_of(made["graphmax"])
         assert code == {} and "does not fit into one file" in left_out
     for name in ("idea_gate", "graphmax"):
