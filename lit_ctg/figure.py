@@ -1,9 +1,8 @@
-"""The drawing library: SVG for the report, for papers' figures and for metrics' ``plot()``; no script, no network.
+"""Charts by matplotlib: the report, papers' figures, the field, the play page and metrics' ``plot()``.
 
-Hand-made so that a page stays small and follows its reader's light or dark colours: marks carry classes (``printed``,
-``as_published``, ``corrected``, ``series0`` to ``series5``, ``grid``, ``band``, ``rule``) that ``figure.css`` styles; a
-picture on its own (``Drawing``) carries these rules itself. Every text is escaped, every plot described for screen
-readers.
+A ``Chart`` draws itself on any axes; a ``Sheet`` of charts is written as SVG, PNG or PDF. The ground is transparent.
+Every colour can be read on a white and on a black page. The same charts give the same bytes. In SVG, words stay text,
+each part has the class of its kind (``printed``, ``corrected``, ``series0`` ...), and points show their value on hover.
 """
 
 from __future__ import annotations
@@ -11,214 +10,223 @@ from __future__ import annotations
 import math
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from html import escape
+from html import escape, unescape
+from io import BytesIO
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+from matplotlib import style
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+from lit_ctg.errors import UserError
 from lit_ctg.files import write_atomic
 from lit_ctg.numbers import format_value
 
 Interval = tuple[float, float]
+Point = tuple[float, float]
 
-WIDTH = 460
-# letters of a title beyond which it would be cut
-_SQUEEZED = 54
-# more dots on one line would touch; the line itself goes through every point
-MOST_DOTS = 26
-# width of the widest letters of the page's font at 12 px, so that labels never overlap
-LETTER = 6.6
+INK = "#787b80"
+_SERIES = ("#3d85cc", "#c9761c", "#2e9a5b", "#a06acb", "#d6584c", INK)
+COLOURS = {
+    **{f"series{number}": colour for number, colour in enumerate(_SERIES)},
+    **{"corrected": _SERIES[0], "as_published": _SERIES[1], "rule": _SERIES[3]},
+    **dict.fromkeys(("printed", "expected", "neutral"), INK),
+}
+FORMATS = ("svg", "png", "pdf")
+
+WIDTH = 5.0  # of a chart, inches
+LETTER = 0.078  # about the width of a letter, inches
+FEW = 16  # charts of a sheet that fit on two screens
+
+_STYLE = {
+    **{"svg.fonttype": "none", "svg.hashsalt": "lit_ctg", "pdf.fonttype": 42, "text.parse_math": False},
+    **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), "none"),
+    **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK),
+    **{"axes.spines.top": False, "axes.spines.right": False, "xtick.major.size": 0, "ytick.major.size": 0},
+    **{"grid.color": INK, "grid.alpha": 0.3, "axes.axisbelow": True, "legend.frameon": False, "savefig.dpi": 160},
+    **{"font.size": 9, "axes.titlesize": 11, "axes.titleweight": "bold", "axes.titlelocation": "left"},
+    **{"font.family": "DejaVu Sans"},
+}
+# matplotlib's settings are global, and the play page draws in threads
+_LOCK = threading.RLock()
+
+
+@contextmanager
+def _styled() -> Iterator[None]:
+    with _LOCK, style.context(["default", _STYLE]), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # SVG leaves the choice of a font to its reader
+        yield
 
 
 @dataclass(frozen=True)
-class Axis:
-    """Maps values from ``low`` to ``high`` onto pixels from ``start`` to ``stop``; values beyond are put at the end."""
+class Chart:
+    """One chart: a function that draws it on axes, the axes' height, margins and a description for screen readers.
 
-    low: float
-    high: float
-    start: float
-    stop: float
-    log: bool = False
+    Lengths are inches, margins left, right, top, bottom.
+    """
 
-    def __call__(self, value: float) -> float:
-        """Return the pixel of a value."""
-        value = min(max(value, self.low), self.high)
-        scale = math.log if self.log else float
-        share = (scale(value) - scale(self.low)) / (scale(self.high) - scale(self.low))
-        return self.start + share * (self.stop - self.start)
+    draw: Callable[[Axes], object]
+    about: str
+    height: float = 2.6
+    margins: tuple[float, float, float, float] = (0.7, 0.15, 0.4, 0.5)
 
-    def holds(self, value: float) -> bool:
-        """Say whether a value lies on the axis."""
-        return self.low <= value <= self.high
+    def on(self, ax: Axes | None = None) -> tuple[Figure, Axes]:
+        """Draw on ``ax``, by default on a new figure of pyplot; return figure and axes."""
+        with _styled():
+            if ax is None:
+                from matplotlib import pyplot
+
+                ax = self.place(pyplot.figure(figsize=(WIDTH, self.outer_height)), 0.0, 0.0)
+            self.draw(ax)
+        figure = ax.get_figure(root=True)
+        assert figure is not None, "axes that belong to no figure"
+        return figure, ax
+
+    @property
+    def outer_height(self) -> float:
+        """The height with margins."""
+        return self.height + self.margins[2] + self.margins[3]
+
+    def place(self, figure: Figure, x: float, y: float) -> Axes:
+        """Return new axes for the chart, whose upper left corner is at (x, y) from the figure's."""
+        left, right, top, _ = self.margins
+        wide, high = figure.get_size_inches()
+        below = high - y - top - self.height
+        return figure.add_axes((
+            (x + left) / wide, below / high, (WIDTH - left - right) / wide, self.height / high))  # fmt: skip
+
+    @property
+    def svg(self) -> str:
+        """The chart as an element of a page, whose text colour it takes."""
+        return self._repr_svg_().replace(INK, "currentColor").replace(' xmlns="http://www.w3.org/2000/svg"', "")
+
+    def _repr_svg_(self) -> str:
+        """The form that a notebook shows."""
+        return Sheet((self,), about=self.about).render().decode()
 
 
-def ticks(low: float, high: float, log: bool = False) -> list[float]:
-    """Return three to about eight round numbers in [low, high]; on a log axis 1, 2, 3, 5 times powers of ten."""
-    if log:
-        powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-        if len(powers) > 4:
-            step = math.ceil((len(powers) - 2) / 7)
-            marks = [10.0**power for power in powers if power % step == 0]
-        else:
-            marks = [digit * 10.0**power for power in powers for digit in (1, 2, 3, 5)]
-        marks = [mark for mark in marks if low * 0.999 <= mark <= high * 1.001]
-        if len(marks) >= 3:
-            return marks
-        # within a factor of about three, equal steps do as well
-    rough = (high - low) / 5 or 1.0
-    power = 10.0 ** math.floor(math.log10(rough))
-    size = next(size * power for size in (1, 2, 2.5, 5, 10) if size * power >= rough * 0.999)
-    first, last = math.ceil(low / size - 1e-9), math.floor(high / size + 1e-9)
-    return [round(i * size, 12) for i in range(first, last + 1)]
+@dataclass(frozen=True)
+class Sheet:
+    """Charts in one, two or (more than ``FEW``) four columns; above them the legend (kind, words)."""
+
+    charts: Sequence[Chart]
+    legend: Sequence[tuple[str, str]] = ()
+    about: str = ""
+
+    def render(self, kind: str = "svg") -> bytes:
+        """Return the file of a format.
+
+        Raises:
+            UserError: unknown format.
+        """
+        if kind not in FORMATS:
+            raise UserError(f"format {kind or 'without a name'}: a figure is one of {', '.join(FORMATS)}")
+        empty = {"svg": ("Date", "Creator", "Format", "Type"), "pdf": ("CreationDate",), "png": ("Software",)}[kind]
+        made = BytesIO()
+        with _styled():
+            self._figure().savefig(made, format=kind, metadata=dict.fromkeys(empty))
+        return _tidy(made.getvalue().decode(), self.about).encode() if kind == "svg" else made.getvalue()
+
+    def save(self, path: Path | str) -> None:
+        """Write the sheet in the format that the suffix names, whole or not at all.
+
+        Raises:
+            UserError: unknown format, or the file cannot be written.
+        """
+        write_atomic(Path(path), self.render(Path(path).suffix[1:]))
+
+    def _figure(self) -> Figure:
+        columns = 1 if len(self.charts) == 1 else 2 if len(self.charts) <= FEW else 4
+        longest = max((len(words) for _, words in self.legend), default=1)
+        beside = max(1, int(columns * WIDTH / (0.5 + LETTER * longest)))
+        top = 0.2 + 0.2 * math.ceil(len(self.legend) / beside) if self.legend else 0.0
+        rows = [self.charts[start : start + columns] for start in range(0, len(self.charts), columns)]
+        heights = [max(chart.outer_height for chart in row) for row in rows]
+        figure = Figure((columns * WIDTH, top + sum(heights)))
+        for number, row in enumerate(rows):
+            for place, chart in enumerate(row):
+                chart.draw(chart.place(figure, place * WIDTH, top + sum(heights[:number])))
+        if self.legend:
+            handles = [_sign(kind, words) for kind, words in self.legend]
+            figure.legend(handles=handles, loc="upper left", ncols=beside, borderaxespad=0.5)
+        return figure
+
+
+def _sign(kind: str, words: str) -> Any:
+    """Return the sign before the words of a legend."""
+    if kind in ("printed", "expected"):
+        return Line2D([], [], color=INK, ls="", marker="D" if kind == "printed" else "|", label=words)
+    return Patch(color=COLOURS[kind], label=words)
+
+
+def _tidy(svg: str, about: str) -> str:
+    """Return matplotlib's SVG with a description, without its names of parts, which would not be unique in a page."""
+    svg = svg[svg.index("<svg") :].replace("<svg", f'<svg role="img" aria-label="{escape(about)}"', 1)
+    svg = re.sub(r' transform="rotate\(-0 [^"]*"|<g id="[^"]*"/>', "", re.sub("\n *", "\n", svg))
+    svg = re.sub(r' (?:x|y|d)="[^"]*"', lambda match: re.sub(r"(\.\d\d)\d+", r"\1", match[0]), svg)
+    svg = svg.replace("font-family: 'DejaVu Sans'; ", "").replace("xlink:href", "href")
+    svg = svg.replace("butt}", "butt} text{font-family: 'DejaVu Sans', sans-serif}")
+    svg = svg.replace(' xmlns:xlink="http://www.w3.org/1999/xlink"', "")
+    hover: list[str] = []
+
+    def named(match: re.Match[str]) -> str:
+        if match["id"] is not None:
+            kind, *words = unescape(match["id"]).split("\t")
+            hover[:] = words
+            return f'<g class="{kind}">' if kind in COLOURS else "<g>"
+        return f"<use{match['use']}><title>{escape(hover.pop(0))}</title></use>" if hover else match[0]
+
+    svg = re.sub(r'<g id="(?P<id>[^"]*)">|<use(?P<use>[^>]*)/>', named, svg)
+    return re.sub("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]", "\N{REPLACEMENT CHARACTER}", svg)
+
+
+def _kind(kind: str, hover: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the colour of a kind, and its name with the words of its points for ``_tidy``."""
+    words = (" ".join(each.split()) for each in hover)
+    return {"color": COLOURS[kind], "gid": "\t".join([kind, *words])}
+
+
+def _title(ax: Axes, title: str, pad: float = 8.0) -> None:
+    """Set a title; one too long for the chart becomes smaller."""
+    title = " ".join(title.split())
+    ax.set_title(title, y=1.0, pad=pad, fontsize=11 * min(1.0, 44 / max(len(title), 1)))
 
 
 def tick_text(value: float) -> str:
     """Return a tick in few characters: 20, 0.5, 10,000, 1e6."""
     if 1e3 <= abs(value) < 1e6 and value == round(value):
         return f"{value:,.0f}"
-    return f"{value:g}".replace("e+0", "e").replace("e+", "e").replace("e-0", "e-")
+    return f"{round(value, 12):g}".replace("e+0", "e").replace("e+", "e").replace("e-0", "e-")
 
 
-def without_collisions(places: Sequence[tuple[float, str]]) -> list[tuple[float, str]]:
-    """Return labels (middle, words) without those that would touch the one before; the last one always stays."""
-    kept: list[tuple[float, str]] = []
-    for at, words in places:
-        if not kept or at - kept[-1][0] >= (len(words) + len(kept[-1][1])) / 2 * LETTER + 4:
-            kept.append((at, words))
-        elif (at, words) == places[-1] and len(kept) > 1:
-            kept[-1] = (at, words)
-    return kept
+def _ticks(axis: Axis, log: bool, limits: Interval, whole: bool = False) -> None:
+    """Put about six round ticks on an axis; on a log scale round digits times powers of ten."""
+    decades = math.log10(limits[1] / limits[0]) if log else 0.0
+    digits = (1, 2, 3, 5) if decades < 1.5 else (1, 3) if decades < 4 else (1,)
+    # within a factor of three equal steps do as well
+    locator = LogLocator(subs=digits) if decades > 0.5 else MaxNLocator(6, steps=[1, 2, 2.5, 5, 10], integer=whole)
+    axis.set_major_locator(locator)
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: tick_text(value)))
 
 
-def text(x: float, y: float, words: str, kind: str, anchor: str = "start") -> str:
-    """Return escaped words at a place, nothing for no words."""
-    if not words:
-        return ""
-    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(words)}</text>'
-
-
-def heading(title: str) -> str:
-    """Return a panel's title; one too long for the panel is squeezed into it."""
-    made = text(4, 16, title, "title")
-    if len(title) <= _SQUEEZED:
-        return made
-    return made.replace("<text ", f'<text textLength="{WIDTH - 8}" lengthAdjust="spacingAndGlyphs" ', 1)
-
-
-def line(kind: str, x1: float, y1: float, x2: float, y2: float) -> str:
-    """Return a straight line."""
-    return f'<line class="{kind}" x1="{x1:.1f}" x2="{x2:.1f}" y1="{y1:.1f}" y2="{y2:.1f}"/>'
-
-
-def frame(description: str, height: float, parts: Sequence[str]) -> str:
-    """Return the whole picture, named for screen readers."""
-    name = escape(description, quote=True)
-    return f'<svg viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-label="{name}">{"".join(parts)}</svg>'
-
-
-def style_sheet() -> str:
-    """Return the rules that colour the classes of all plots, for light and dark pages."""
-    return Path(__file__).with_name("figure.css").read_text(encoding="utf-8")
-
-
-@dataclass(frozen=True)
-class Drawing:
-    """One or more standalone plots: a notebook shows them, ``save`` writes them; any browser displays them."""
-
-    plots: tuple[str, ...]
-
-    @property
-    def svg(self) -> str:
-        """The first plot as a complete SVG file, with its style."""
-        start = '<svg xmlns="http://www.w3.org/2000/svg"'
-        svg = self.plots[0].replace("<svg", start, 1)
-        return svg.replace(">", f"><style>{escape(style_sheet(), quote=False)}</style>", 1)
-
-    @property
-    def html(self) -> str:
-        """All plots as one page without scripts, under a policy that allows none."""
-        policy = "default-src 'none'; style-src 'unsafe-inline'"
-        body = "\n".join(self.plots)
-        return (
-            '<!doctype html>\n<meta charset="utf-8">'
-            f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
-            '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-            f"<style>\n{style_sheet()}"
-            "body { background: var(--ground); } svg { max-width: 640px; display: block; }\n</style>\n"
-            f"{body}\n"
-        )
-
-    def _repr_html_(self) -> str:
-        """The form that a notebook shows."""
-        return f"<style>{style_sheet()}</style>{''.join(self.plots)}"
-
-    def _repr_svg_(self) -> str:
-        """What is kept in a notebook that was run: the first plot."""
-        return self.svg
-
-    def save(self, path: Path | str) -> None:
-        """Write the first plot as ``.svg``, or all of them as a page under any other suffix.
-
-        Raises:
-            UserError: the file cannot be written.
-        """
-        write_atomic(Path(path), self.svg + "\n" if Path(path).suffix == ".svg" else self.html)
-
-
-FEW = 16  # plots of a sheet that fit on two screens
-
-
-def sheet(plots: Sequence[str], legend: Sequence[tuple[str, str]] = (), about: str = "") -> str:
-    """Return plots as one SVG file on a ground of its own, the legend (class, words) above them.
-
-    Up to ``FEW`` plots stand in two columns, more in four.
-
-    The file carries its style: it follows the light or dark colours of whatever page shows it.
-    """
-    columns, gap = (1 if len(plots) == 1 else 2 if len(plots) <= FEW else 4), 16
-    width = columns * WIDTH + (columns + 1) * gap
-    parts, at, row = [], gap, 0.0
-    place = float(gap)
-    for kind, words in legend:
-        wide = 24 + LETTER * len(words)
-        if place > gap and place + wide > width - gap:
-            place, at = float(gap), at + 20
-        parts.append(_sign(kind, place, at) + text(place + 20, at + 11, words, "tick"))
-        place += wide + 14
-    top = float(at + (26 if legend else 0))
-    for number, plot in enumerate(plots):
-        height = float(re.match(r'<svg viewBox="0 0 \d+ (\d+)"', plot)[1])  # type: ignore[index] # as frame() writes it
-        if number % columns == 0:
-            top, row = top + row, 0.0
-        x = gap + (number % columns) * (WIDTH + gap)
-        parts.append(plot.replace("<svg", f'<svg x="{x}" y="{top:.0f}" width="{WIDTH}" height="{height:.0f}"', 1))
-        row = max(row, height + gap)
-    height = top + row
-    start = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height:.0f}" width="{width}"'
-    name = escape(about, quote=True)
-    ground = f'<rect class="ground" width="{width}" height="{height:.0f}" rx="8"/>'
-    style = f"<style>{escape(style_sheet(), quote=False)}</style>"
-    return f'{start} role="img" aria-label="{name}">{style}{ground}{"".join(parts)}</svg>\n'
-
-
-def _sign(kind: str, x: float, y: float) -> str:
-    """Return the sign before the words of a legend."""
-    if kind == "printed":
-        corners = f"{x + 6:.0f},{y} {x + 12:.0f},{y + 6} {x + 6:.0f},{y + 12} {x:.0f},{y + 6}"
-        return f'<polygon class="mark printed" points="{corners}"/>'
-    if kind == "expected":
-        return line("expected", x + 6, y, x + 6, y + 13)
-    return f'<rect class="{kind}" x="{x:.0f}" y="{y}" width="12" height="12"/>'
-
-
-# --- lines and matrices ---------------------------------------------------------------------------------------------
-
-Point = tuple[float, float]
+# --- lines ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Line:
-    """One curve: class (whose it is), points, a band of intervals ``x -> (low, high)``, and a name for a legend.
+    """One curve: kind (whose it is), points, a band of intervals ``x -> (low, high)``, and a name for a legend.
 
     ``labels`` are words beside the points, one each: the curve is then a way through two measures (a Pareto curve), in
     the order of its points.
@@ -263,151 +271,101 @@ def line_chart(
     rules: Sequence[tuple[str, float]] = (),
     steps: Sequence[str] = (),
     about: str = "",
-) -> str:
-    """Draw curves with their interval bands and labelled horizontal rules.
+) -> Chart:
+    """Return curves with their interval bands and labelled horizontal rules.
 
     ``log`` and ``log_x`` are scales, for values above 0. ``steps`` are the words on an x axis of equal steps, whose
     points then stand at 0, 1, ...; ``about`` goes before the description for screen readers.
     """
-    named = [one for one in lines if one.name]
-    height, right, top, bottom = 300 + 16 * len(named), 14, 48 + 16 * len(named), 42
-    low, high = limits or value_range(lines, rules, log)
-    marks = ticks(low, high, log)
-    left = 18 + 6.6 * max(len(tick_text(mark)) for mark in marks or [low])
-    xs = sorted({point[0] for one in lines for point in one.points}) or [0.0, 1.0]
-    first, last = (0.0, max(len(steps) - 1.0, 1.0)) if steps else (xs[0], max(xs[-1], xs[0] + 1e-9))
-    if not steps and xs[-1] == xs[0]:
-        first, last = xs[0] - 1, xs[0] + 1
-    labelled = any(one.labels for one in lines)
-    # room for words beside the outermost points
-    edge = 24 if steps or labelled else 8
-    px = Axis(first, last, left + edge, WIDTH - right - edge, log_x)
-    py = Axis(low, high, height - bottom, top, log)
+    named = sum(bool(one.name) for one in lines)
+    upright = sum(len(step) + 2 for step in steps) * LETTER > WIDTH - 1
 
-    parts = [heading(title), text(4, 34, y + (" (log scale)" if log else ""), "tick")]
-    for at, one in enumerate(named):
-        parts.append(f'<rect class="{one.kind}" x="4" y="{42 + 16 * at}" width="11" height="11"/>')
-        parts.append(text(20, 52 + 16 * at, one.name, "tick"))
-    for mark in marks:
-        parts.append(line("grid", left, py(mark), WIDTH - right, py(mark)))
-        parts.append(text(left - 6, py(mark) + 4, tick_text(mark), "tick", "end"))
-    places = [(px(at), words) for at, words in enumerate(steps)]
-    own = xs if len(xs) <= 10 and not labelled else ticks(first, last, log_x)
-    places = places or [(px(mark), tick_text(mark)) for mark in own]
-    parts += [text(at, height - bottom + 18, words, "tick", "middle") for at, words in without_collisions(places)]
-    for label, value in rules:
-        if not math.isfinite(value) or (log and value <= 0):
-            continue
-        parts.append(line("rule", left, py(value), WIDTH - right, py(value)))
-        parts.append(text(WIDTH - right, py(value) - 5, label, "tick", "end"))
-    for one in lines:
-        for stretch in _stretches(one):
-            if len(stretch) == 1:
-                x_at, (low_end, high_end) = stretch[0]
-                parts.append(line("whisker", px(x_at), py(low_end), px(x_at), py(high_end)))
-                continue
-            outline = [(at, pair[0]) for at, pair in stretch] + [(at, pair[1]) for at, pair in reversed(stretch)]
-            points = " ".join(f"{px(at):.1f},{py(value):.1f}" for at, value in outline)
-            parts.append(f'<polygon class="band {one.kind}" points="{points}"/>')
-    for one in lines:
-        shown = [(x_at, value) for x_at, value in one.points if math.isfinite(value)]
-        points = " ".join(f"{px(x_at):.1f},{py(value):.1f}" for x_at, value in shown)
-        if len(shown) > 1:
-            parts.append(f'<polyline class="curve {one.kind}" points="{points}"/>')
-        stride = max(1, math.ceil(len(shown) / MOST_DOTS))
-        for x_at, value in shown[::-stride][::-1]:  # the last one is always among them
-            place = steps[int(x_at)] if steps else f"{x_at:g}"
-            whose = one.name or one.kind.replace("_", " ")
-            if one.labels:
-                whose = f"{whose}, {one.labels[list(one.points).index((x_at, value))]}"
-            hover = f"<title>{escape(f'{whose}, {x} {place}: {value:.4g}')}</title>"
-            parts.append(
-                f'<circle class="dot {one.kind}" cx="{px(x_at):.1f}" cy="{py(value):.1f}" r="3.2">{hover}</circle>'
-            )
-    spots = [
-        (px(at), py(value), words)
-        for one in lines
-        for words, (at, value) in zip(one.labels, one.points, strict=False)
-        if math.isfinite(value)
-    ]
-    parts += _beside(spots, (left, WIDTH - 2.0))
-    below = x + (" (log scale)" if log_x else "")
-    parts.append(text((left + WIDTH - right) / 2, height - 6, below, "tick", "middle"))
-    return frame(f"{about}{title}: {y} by {x}", height, parts)
+    def draw(ax: Axes) -> None:
+        _title(ax, title, 10 + 13.5 * named)
+        low, high = limits or value_range(lines, rules, log)
+        ax.set(xscale="log" if log_x else "linear", yscale="log" if log else "linear", ylim=(low, high))
+        ax.set(xlabel=x + " (log scale)" * log_x, ylabel=y + " (log scale)" * log)
+        ax.grid(axis="y")
+        for words, value in rules:
+            if math.isfinite(value) and (value > 0 or not log):
+                ax.axhline(value, ls=":", lw=1.4, **_kind("rule"))
+                ax.text(1, value, words, ha="right", va="bottom", transform=ax.get_yaxis_transform())
+        for one in lines:
+            _curve(ax, one, x, steps)
+        xs = [at for one in lines for at, value in one.points if math.isfinite(value)]
+        ax.margins(x=0.12 if any(one.labels for one in lines) else 0.04)
+        if steps:
+            ax.set_xticks(range(len(steps)), steps, rotation=90 if upright else 0)
+        else:
+            ends = (min(xs), max(xs)) if xs else (1.0, 10.0)
+            _ticks(ax.xaxis, log_x, ends, whole=not log_x and all(float(at).is_integer() for at in xs))
+        _ticks(ax.yaxis, log, (low, high))
+        _label_points(ax, lines)
+        if named:
+            ax.legend(loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2, labelspacing=0.3)
+
+    below = 0.5 + (LETTER * max(map(len, steps)) if upright else 0.0)
+    return Chart(draw, f"{about}{title}: {y} by {x}", margins=(0.7, 0.15, 0.4 + 0.19 * named, below))
 
 
-def _stretches(one: Line) -> list[list[tuple[float, Interval]]]:
-    """Return the runs of neighbouring points that have a finite interval: between others nothing is known of it."""
-    runs: list[list[tuple[float, Interval]]] = [[]]
-    for at, _ in one.points:
-        pair = one.band.get(at)
-        if pair is not None and all(map(math.isfinite, pair)):
-            runs[-1].append((at, pair))
-        elif runs[-1]:
-            runs.append([])
-    return [run for run in runs if run]
+def _curve(ax: Axes, one: Line, x: str, steps: Sequence[str]) -> None:
+    """Draw a curve through its finite points, and an interval where one is known: neighbours' are joined."""
+    if one.band:
+        xs, none = [at for at, _ in one.points], (math.nan, math.nan)
+        lows_highs = np.array([one.band.get(at, none) for at in xs], dtype=float)
+        known = np.pad(np.isfinite(lows_highs).all(1), 1)
+        alone = known[1:-1] & ~known[:-2] & ~known[2:]
+        ax.fill_between(xs, *lows_highs.T, alpha=0.16, lw=0, **_kind(one.kind))
+        ax.vlines(np.array(xs)[alone], *lows_highs[alone].T, lw=1.2, **_kind(one.kind))
+    points = [point for point in enumerate(one.points) if math.isfinite(point[1][1])]
+    if not points:
+        return
+    whose = one.name or one.kind.replace("_", " ")
+    hover = []
+    for number, (at, value) in points:
+        words = f"{whose}, {one.labels[number]}" if one.labels else whose
+        hover.append(f"{words}, {x} {steps[int(at)] if steps else f'{at:g}'}: {value:.4g}")
+    # on a long line dots would touch; the last one always stays
+    stride = math.ceil(len(points) / 26)
+    start = (len(points) - 1) % stride
+    looks: dict[str, Any] = {
+        "ls": "--" if one.kind == "printed" else "-",
+        "marker": "o",
+        "ms": 4,
+        "markevery": (start, stride),
+    }
+    ax.plot(
+        *zip(*(point for _, point in points), strict=True),
+        **(looks | {"lw": 1.8, "label": one.name or "_" + one.kind} | _kind(one.kind, hover[start::stride])),
+    )
 
 
-def _beside(spots: Sequence[tuple[float, float, str]], sides: Interval) -> list[str]:
-    """Return words beside points, each where it touches no other point or words; none where there is no such place."""
-    taken = [(x - 4, x + 4, y - 4, y + 4) for x, y, _ in spots]
-    parts = []
-    for x, y, words in spots:
-        wide = LETTER * len(words)
-        for right, down in ((True, -5), (False, -5), (True, 14), (False, 14)):
-            start = x + 6 if right else x - 6 - wide
-            box = (start, start + wide, y + down - 10, y + down + 2)
+def _label_points(ax: Axes, lines: Sequence[Line]) -> None:
+    """Put words beside points, each where it touches no other point or words; none where there is no such place."""
+    spots = [(point, words) for one in lines for point, words in zip(one.points, one.labels, strict=False)]
+    ax.get_xlim()  # places are known after the limits
+    places = [ax.transData.transform(point) * 72 / ax.figure.dpi for point, _ in spots]
+    taken = [(x - 4, x + 4, y - 4, y + 4) for x, y in places]
+    left, right = (ax.transAxes.transform((end, 0))[0] * 72 / ax.figure.dpi for end in (0, 1))
+    for (x, y), (point, words) in zip(places, spots, strict=True):
+        wide = 72 * LETTER * len(words)
+        for side, up in ((1, 4), (-1, 4), (1, -12), (-1, -12)):
+            start = x + 6 if side > 0 else x - 6 - wide
+            box = (start, start + wide, y + up, y + up + 9)
             free = all(box[1] < a or b < box[0] or box[3] < c or d < box[2] for a, b, c, d in taken)
-            if free and sides[0] <= start and start + wide <= sides[1]:
+            if free and left <= start and start + wide <= right + 8:
                 taken.append(box)
-                parts.append(text(x + 6 if right else x - 6, y + down, words, "tick", "start" if right else "end"))
+                where = "left" if side > 0 else "right"
+                ax.annotate(words, point, (6 * side, up), textcoords="offset points", ha=where, fontsize=8)
                 break
-    return parts
-
-
-def heat_map(
-    title: str,
-    columns: Sequence[str],
-    rows: Sequence[str],
-    values: Mapping[tuple[str, str], float],
-    *,
-    x: str,
-    y: str,
-    kind: str,
-    about: str = "",
-) -> str:
-    """Draw a matrix ``(row, column) -> value`` in the colour of ``kind``.
-
-    A cell's depth is its share of the row; a missing value is a hole.
-    """
-    left, top, cell, width = 96, 56, 44, (WIDTH - 100) / max(len(columns), 1)
-    parts = [text(4, 16, title, "title"), text(left, 34, f"{x} \N{RIGHTWARDS ARROW}", "tick")]
-    parts.append(text(4, 50, f"{y} \N{DOWNWARDS ARROW}", "tick"))
-    for j, column in enumerate(columns):
-        parts.append(text(left + (j + 0.5) * width, 50, column, "label", "middle"))
-    for i, row in enumerate(rows):
-        total = math.fsum(values.get((row, column), 0.0) for column in columns)
-        at = top + i * cell
-        parts.append(text(left - 8, at + cell / 2 + 4, row, "label", "end"))
-        for j, column in enumerate(columns):
-            value = values.get((row, column))
-            share = value / total if value is not None and total > 0 else 0.0
-            spot = f'x="{left + j * width:.1f}" y="{at}" width="{width - 3:.1f}" height="{cell - 3}"'
-            parts.append(f'<rect class="cell {kind}" {spot} style="fill-opacity:{share:.3f}"/>')
-            words = "not run" if value is None else f"{value:g}" if total <= 0 else f"{value:g} ({share:.0%})"
-            ink = "on" if share > 0.6 else "label"
-            parts.append(text(left + (j + 0.5) * width - 1.5, at + cell / 2 + 3, words, ink, "middle"))
-    return frame(f"{about}{title}: {y} by {x}", top + cell * len(rows) + 4, parts)
 
 
 # --- bars -----------------------------------------------------------------------------------------------------------
 
-BAR = 13
-
 
 @dataclass(frozen=True)
 class Bar:
-    """One bar: class, value (None: a hole), interval, and the expected value."""
+    """One bar: kind, value (None: a hole), interval, and the expected value."""
 
     kind: str
     value: float | None
@@ -455,78 +413,111 @@ def bar_chart(
     log: bool = False,
     about: str = "",
     base: float | None = None,
-) -> str:
-    """Draw horizontal bars of ``measure``: label above, interval as a whisker, printed value as a diamond.
+) -> Chart:
+    """Return horizontal bars of ``measure``: label above, interval as a whisker, printed value as a diamond.
 
     Bars begin at ``base``: by default 0, or on a log scale the axis' end.
     """
     low, high = bar_range(groups, low, high, log)
+    base = base if base is not None else 0.0 if low < 0 < high else low
     widest = max([len(_value_text(bar, group.digits)) for group in groups for bar in group.bars], default=4)
-    axis = Axis(low, high, 8, WIDTH - 16 - LETTER * widest, log)
-    parts, at, section = [text(8, 16, title, "title")], 26.0, ""
-    if below := " ".join(filter(None, (measure, "(log scale)" if log else ""))):
-        parts.append(text(8, 34, below, "tick"))
-        at = 44.0
-    top = at
-    body: list[str] = []
-    for group in groups:
-        if group.section != section:
-            section = group.section
-            body.append(text(8, at + 14, section, "section"))
-            at += 22
-        body.append(text(8, at + 12, group.label, "label"))
-        at += 18
-        start = at
-        for one in group.bars:
-            body += _bar(one, axis, at, group.digits, base)
-            at += BAR + 3
-        if group.printed is not None:
-            body.append(_diamond(axis(group.printed), (start + at - 3) / 2, group.printed))
-        at += 7
-    marks = [(axis(mark), tick_text(mark)) for mark in ticks(low, high, log)]
-    # the axis begins near the frame, which would cut a long number's first letter
-    marks = [(max(spot, LETTER * len(words) / 2), words) for spot, words in marks]
-    parts += [line("grid", spot, top, spot, at) for spot, _ in marks]
-    parts += [text(spot, at + 14, words, "tick", "middle") for spot, words in without_collisions(marks)]
-    return frame(about + ", ".join(filter(None, (title, measure))), at + 22, parts + body)
+    sections = [number for number, group in enumerate(groups)
+                if group.section and (not number or group.section != groups[number - 1].section)]  # fmt: skip
+    # inches down the chart: 0.2 a line of words or a bar, 0.08 between groups
+    height = sum((0.28 + 0.2 * len(group.bars) for group in groups), 0.25 * len(sections)) + 0.05
+
+    def draw(ax: Axes) -> None:
+        _title(ax, title)
+        ax.set(xscale="log" if log else "linear", xlim=(low, high), ylim=(height, 0))
+        ax.set_xlabel(" ".join(filter(None, (measure, "(log scale)" if log else ""))))
+        ax.grid(axis="x")
+        ax.yaxis.set_visible(False)
+        ax.spines["left"].set_visible(False)
+        at, across = 0.0, ax.get_yaxis_transform()
+        for number, group in enumerate(groups):
+            if number in sections:
+                ax.text(0, at + 0.13, group.section, weight="bold", va="center", transform=across)
+                at += 0.25
+            ax.text(0, at + 0.12, group.label, va="center", transform=across)
+            at += 0.2
+            if group.printed is not None:
+                mark = _kind("printed", [f"printed: {group.printed:g}"])
+                place = min(max(group.printed, low), high)
+                ax.plot(place, at + 0.1 * len(group.bars), "D", ms=6, mec="white", mew=0.6, clip_on=False, zorder=4,
+                        **mark)  # fmt: skip
+            for one in group.bars:
+                _bar(ax, one, at + 0.1, (low, base, high), log)
+                words = _value_text(one, group.digits)
+                ax.text(1, at + 0.1, f"  {words}", va="center", transform=across)
+                at += 0.2
+            at += 0.08
+        _ticks(ax.xaxis, log, (low, high))
+
+    margins = (0.2, 0.3 + LETTER * widest, 0.4, 0.5)
+    return Chart(draw, about + ", ".join(filter(None, (title, measure))), height, margins)
 
 
 def _value_text(one: Bar, digits: int) -> str:
     return "not run" if one.value is None else format_value(one.value, digits)
 
 
-def _bar(one: Bar, axis: Axis, at: float, digits: int, base: float | None) -> list[str]:
-    middle = at + BAR / 2
-    if one.value is None or not math.isfinite(one.value):  # where its number would be: a printed one may stand left
-        return [text(WIDTH - 4, at + BAR - 2, _value_text(one, digits), "tick", "end")]
-    zero = axis(base) if base is not None else axis(0.0) if axis.low < 0 < axis.high else axis.start
-    x, end = sorted((zero, axis(one.value)))
-    parts = [f'<rect class="{one.kind}" x="{x:.1f}" y="{at:.1f}" height="{BAR}" width="{end - x:.1f}"/>']
+def _bar(ax: Axes, one: Bar, at: float, scale: tuple[float, float, float], log: bool) -> None:
+    if one.value is None or not math.isfinite(one.value):
+        return
+    low, base, high = scale
+    value = min(max(one.value, low), high)
+    ax.barh(at, value - base, 0.16, base, alpha=0.8, **_kind(one.kind))
     if one.interval is not None:
-        a, b = axis(one.interval[0]), axis(one.interval[1])
-        path = f"M{a:.1f} {middle}H{b:.1f}"
-        # no cap where the interval continues beyond the frame
-        path += "".join(f"M{axis(end):.1f} {middle - 4}V{middle + 4}" for end in one.interval if axis.holds(end))
-        parts.append(f'<path class="whisker" d="{path}"/>')
+        # an end beyond the frame has no cap there
+        ends = [max(end, low / 10) if log else end for end in one.interval]
+        ax.plot(ends, [at, at], marker="|", ms=6, lw=1.2, color=INK, zorder=3)
     if one.expectation is not None:
-        parts.append(line("expected", axis(one.expectation), at - 1, axis(one.expectation), at + BAR + 1))
-    parts.append(text(WIDTH - 4, at + BAR - 2, _value_text(one, digits), "tick", "end"))
-    return parts
+        ax.plot([one.expectation] * 2, [at - 0.09, at + 0.09], ls=(0, (1, 0.6)), lw=2.4, **_kind("expected"))
 
 
-def _diamond(x: float, y: float, value: float) -> str:
-    corners = f"{x:.1f},{y - 6:.1f} {x + 6:.1f},{y:.1f} {x:.1f},{y + 6:.1f} {x - 6:.1f},{y:.1f}"
-    return f'<polygon class="mark printed" points="{corners}"><title>printed: {value:g}</title></polygon>'
+# --- matrices and lists of words ------------------------------------------------------------------------------------
 
 
-# --- two lists of words ---------------------------------------------------------------------------------------------
+def heat_map(
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[str],
+    values: Mapping[tuple[str, str], float],
+    *,
+    x: str,
+    y: str,
+    kind: str,
+    about: str = "",
+) -> Chart:
+    """Return a matrix ``(row, column) -> value``; a bar below each value is its share of the row.
+
+    A missing value is a hole.
+    """
+
+    def draw(ax: Axes) -> None:
+        _title(ax, title, 34)
+        ax.set(xlim=(0, len(columns)), ylim=(len(rows), 0), xlabel=x, ylabel=y)
+        ax.set_xticks([at + 0.5 for at in range(len(columns))], columns)
+        ax.set_yticks([at + 0.5 for at in range(len(rows))], rows)
+        ax.xaxis.tick_top()
+        ax.xaxis.set_label_position("top")
+        for i, row in enumerate(rows):
+            total = math.fsum(values.get((row, column), 0.0) for column in columns)
+            for j, column in enumerate(columns):
+                value = values.get((row, column))
+                share = value / total if value is not None and total > 0 else 0.0
+                ax.barh(i + 0.7, 0.9, 0.16, j + 0.05, color=INK, alpha=0.25)
+                ax.barh(i + 0.7, 0.9 * share, 0.16, j + 0.05, **_kind(kind))
+                words = "not run" if value is None else f"{value:g}" if total <= 0 else f"{value:g} ({share:.0%})"
+                ax.text(j + 0.5, i + 0.36, words, ha="center", va="center")
+        ax.spines[:].set_visible(False)
+
+    left = 0.45 + LETTER * max(map(len, rows), default=0)
+    return Chart(draw, f"{about}{title}: {y} by {x}", 0.5 * len(rows), (left, 0.15, 0.8, 0.1))
+
 
 # "word 0.123, word 0.045"; a word may itself be a comma
 _PAIR = re.compile(r"(.*?) (\d\.\d+)(?:, |$)")
-ROW = 20
-# letters of a title that fit a line
-_LINE = 50
-_LEFT, _RIGHT, _FULL = 190.0, WIDTH - 190.0, 60.0
 
 Words = list[tuple[str, float]]
 
@@ -536,27 +527,30 @@ def read_words(listed: str) -> Words:
     return [(word, float(probability)) for word, probability in _PAIR.findall(listed)]
 
 
-def word_shift(title: str, before: Words, after: Words, *, names: Sequence[str], kind: str, about: str = "") -> str:
-    """Draw two lists of words with bars of their probabilities; lines join the words that are in both."""
+def word_shift(title: str, before: Words, after: Words, *, names: Sequence[str], kind: str, about: str = "") -> Chart:
+    """Return two lists of words with bars of their probabilities; lines join the words that are in both."""
+    heading, longest = textwrap.wrap(title, 46), max(len(before), len(after))
     top = max([probability for _, probability in [*before, *after]], default=1.0) or 1.0
-    lines = textwrap.wrap(title, _LINE)
-    parts = [text(4, 16 + 18 * at, words, "title") for at, words in enumerate(lines)]
-    head = 18 * len(lines) + 20
-    parts += [text(_LEFT - 6, head, names[0], "tick", "end"), text(_RIGHT + 6, head, names[1], "tick")]
-    top_row, first, second = head + 10, _counted(before), _counted(after)
-    places = {word: rank for rank, word in enumerate(second)}
-    for rank, (word, probability) in enumerate(before):
-        y, width = top_row + rank * ROW, _FULL * probability / top
-        parts.append(f'<rect class="neutral" x="{_LEFT - width:.1f}" y="{y}" width="{width:.1f}" height="14"/>')
-        parts.append(text(_LEFT - _FULL - 6, y + 11, f"{_shown(word)} {probability:.3f}", "label", "end"))
-        if first[rank] in places:
-            parts.append(line(f"shift {kind}", _LEFT + 3, y + 7, _RIGHT - 3, top_row + places[first[rank]] * ROW + 7))
-    for rank, (word, probability) in enumerate(after):
-        y, width = top_row + rank * ROW, _FULL * probability / top
-        parts.append(f'<rect class="{kind}" x="{_RIGHT:.1f}" y="{y}" width="{width:.1f}" height="14"/>')
-        ink = "label" if second[rank] in first else "section"
-        parts.append(text(_RIGHT + _FULL + 6, y + 11, f"{_shown(word)} {probability:.3f}", ink))
-    return frame(f"{about}{title}: {names[0]} to {names[1]}", top_row + 8 + ROW * max(len(before), len(after)), parts)
+
+    def draw(ax: Axes) -> None:
+        ax.set(xlim=(-1, 1), ylim=(longest, -1.2))
+        ax.set_axis_off()
+        ax.set_title("\n".join(heading), pad=4)
+        first, second = _counted(before), _counted(after)
+        for side, words, ranked, other in ((-1, before, first, second), (1, after, second, first)):
+            away = "right" if side < 0 else "left"
+            ax.text(side * 0.2, -0.7, names[side > 0], ha=away)
+            for rank, (word, probability) in enumerate(words):
+                colour = _kind("neutral" if side < 0 else kind)
+                ax.barh(rank, side * 0.25 * probability / top, 0.7, side * 0.2, **colour)
+                weight = "normal" if side < 0 or ranked[rank] in other else "bold"
+                ax.text(side * 0.47, rank, f"{_shown(word)} {probability:.3f}", ha=away, va="center", weight=weight)
+        for rank, same in enumerate(first):
+            if same in second:
+                ax.plot([-0.18, 0.18], [rank, second.index(same)], lw=1.3, **_kind(kind))
+
+    margins = (0.1, 0.1, 0.15 + 0.2 * len(heading), 0.05)
+    return Chart(draw, f"{about}{title}: {names[0]} to {names[1]}", 0.24 * (longest + 1.2), margins)
 
 
 def _shown(word: str) -> str:

@@ -74,12 +74,12 @@ def test_it_runs(path: Path, runner: ModuleType, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_picture_is_kept(runner: ModuleType, tmp_path: Path) -> None:
-    source = ["from lit_ctg.figure import Drawing, line_chart\n", "Drawing((line_chart('a picture', []),))"]
+    source = ["from lit_ctg.figure import line_chart\n", "line_chart('a picture', [])"]
     cells = [{"cell_type": "code", "source": source}]
     (tmp_path / "one.ipynb").write_text(json.dumps({"cells": cells}), encoding="utf-8")
     (cell,) = runner.executed(tmp_path / "one.ipynb")["cells"]
     data = cell["outputs"][0]["data"]
-    assert data["text/plain"] == ["<Drawing>"] and "a picture" in "".join(data["image/svg+xml"])
+    assert data["text/plain"] == ["<Chart>"] and "a picture" in "".join(data["image/svg+xml"])
 
 
 def test_a_cell_that_fails_ends_the_run(runner: ModuleType, tmp_path: Path) -> None:

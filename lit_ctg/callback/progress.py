@@ -9,13 +9,12 @@ from typing import ClassVar, TypeVar
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import RichProgressBar
 
-from lit_ctg.limits import Checked
 from lit_ctg.terminal import Console
 
 Item = TypeVar("Item")
 
 
-class Progress(Checked, RichProgressBar):
+class Progress(RichProgressBar):
     """Lightning's rich bar, plus a line per epoch with validation perplexity that also reaches log files.
 
     Attributes:

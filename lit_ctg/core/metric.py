@@ -8,18 +8,19 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torchmetrics import Metric
 
 from lit_ctg.core.result import Direction, MetricResult
-from lit_ctg.figure import Bar, BarGroup, Drawing, Line, bar_chart, line_chart
-from lit_ctg.limits import Checked, Whole
+from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.figure import Bar, BarGroup, Chart, Line, bar_chart, line_chart
+from lit_ctg.limits import Checked
 from lit_ctg.statistics import Interval, ratio_interval, wilson_interval
 
-Mask = Literal["target", "input"]
+MASKS = ("target", "input")
 
 # scores converted to float64 at a time: 4 M of them are 32 MB, whatever the vocabulary
 _CHUNK = 1 << 22
@@ -82,16 +83,28 @@ class LitMetric(Checked, Metric):
     def _result(self) -> MetricResult | dict[str, MetricResult]:
         """Turn the (already merged) states into results."""
 
-    def plot(self, values: Sequence[Any] | None = None) -> Drawing:
-        """Draw the metric with the library that draws the report (``lit_ctg.figure``).
+    def plot(self, val: Any = None, ax: Any = None) -> Any:
+        """Draw the metric on ``ax``, by default on a new figure of pyplot; return matplotlib's figure and axes.
 
         Args:
-            values: what ``compute`` returned at successive moments, drawn as lines; without it the current
-                ``result`` is drawn as points with their 95% intervals.
+            val: what ``compute`` returned, or a list of what it returned at successive moments, drawn as lines; by
+                default the current ``result`` is drawn with its 95% intervals.
+            ax: matplotlib's axes.
         """
-        if values is not None:
-            return _plot_history(values, type(self).__name__, self.unit)
-        return _plot_results(self.named(), type(self).__name__, self.unit)
+        return self.chart(val).on(ax)
+
+    def chart(self, val: Any = None) -> Chart:
+        """Return what ``plot`` draws."""
+        name = type(self).__name__
+        if isinstance(val, list | tuple):
+            return _history(val, name, self.unit)
+        if val is None:
+            groups = [
+                BarGroup(f"{each} (n = {r.n:,})", [Bar("series0", r.value, r.ci95)]) for each, r in self.named().items()
+            ]
+        else:
+            groups = [BarGroup(each, [Bar("series0", value)]) for each, value in _numbers(val, name).items()]
+        return bar_chart(name, groups, measure=self.unit)
 
     def merge_state(self, incoming_state: dict[str, Any] | Metric) -> None:
         """Add another metric's sums to this one's, e.g. from processes that ran separately."""
@@ -157,9 +170,9 @@ class RatioMetric(BatchMetric):
     count_sq: Tensor
     rows: Tensor
 
-    def __init__(self, *, mask: Mask, groups: Whole | None = None, **kwargs: Any) -> None:
+    def __init__(self, *, mask: str, groups: int | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.mask = mask
+        self.mask = checked_mask(self, mask)
         for name in self._SUMS:
             self.add_sum(name, () if groups is None else (groups,))
 
@@ -220,6 +233,14 @@ class RateMetric(LitMetric):
         return MetricResult(rate, self.unit, self.direction, trials, wilson_interval(hits, trials), self.version)
 
 
+def checked_mask(metric: Metric, mask: str) -> str:
+    """Return ``mask``; UserError unless it is ``"target"`` or ``"input"``."""
+    if mask not in MASKS:
+        hint = did_you_mean(str(mask), MASKS)
+        raise UserError(f"metric {type(metric).__name__}: mask must be 'target' or 'input', got '{mask}'{hint}")
+    return mask
+
+
 def pick_mask(batch: Mapping[str, Tensor], mask: str) -> Tensor:
     """Return the batch's mask_BT of this kind."""
     return batch[f"mask_{mask}_BT"]
@@ -261,15 +282,18 @@ def token_nll(scores_BTV: Tensor, target_BT: Tensor, mask_BT: Tensor, chunk: int
     return nll_P.reshape(target_BT.shape)
 
 
-def _plot_results(results: Mapping[str, MetricResult], title: str, unit: str) -> Drawing:
-    groups = [BarGroup(f"{name} (n = {r.n:,})", [Bar("series0", r.value, r.ci95)]) for name, r in results.items()]
-    return Drawing((bar_chart(title, groups, measure=unit),))
+def _numbers(val: Any, name: str) -> dict[str, float]:
+    """Return a value of ``compute`` as numbers by name; several without a name are numbered."""
+    if isinstance(val, Mapping):
+        return {str(each): float(value) for each, value in val.items()}
+    flat = torch.as_tensor(val).reshape(-1).tolist()
+    return {name: flat[0]} if len(flat) == 1 else {f"{name} {number}": value for number, value in enumerate(flat)}
 
 
-def _plot_history(values: Sequence[Any], title: str, unit: str) -> Drawing:
-    points = [value if isinstance(value, Mapping) else {title: value} for value in values]
+def _history(values: Sequence[Any], title: str, unit: str) -> Chart:
+    points = [_numbers(value, title) for value in values]
     lines = []
     for number, name in enumerate(dict.fromkeys(name for point in points for name in point)):
-        line = [(float(step), float(point[name])) for step, point in enumerate(points) if name in point]
+        line = [(float(step), point[name]) for step, point in enumerate(points) if name in point]
         lines.append(Line(f"series{number % 6}", line, name=name))
-    return Drawing((line_chart(title, lines, x="step", y=unit),))
+    return line_chart(title, lines, x="step", y=unit)

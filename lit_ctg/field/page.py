@@ -37,7 +37,7 @@ from lit_ctg.field.rank import (
     sweeps,
     task_of,
 )
-from lit_ctg.figure import Bar, BarGroup, Line, bar_chart, line_chart, sheet
+from lit_ctg.figure import Bar, BarGroup, Line, Sheet, bar_chart, line_chart
 from lit_ctg.files import write_atomic
 from lit_ctg.numbers import format_value
 from lit_ctg.results.record import RECORDS, SIZES, RunRecord, load_records
@@ -75,7 +75,7 @@ def report(
     if not found:
         raise UserError(f"no record of the field{f' of size={size}' if size else ''}: lit-ctg field run makes some")
     pages: list[str] = []
-    pictures: dict[str, str] = {}
+    pictures: dict[str, Sheet] = {}
     tasks: dict[str, dict[str, Sweep]] = {}
     judged = rejudged(records)
     for task in sorted({task_of(record) for record in found}):
@@ -93,8 +93,8 @@ def report(
         shown.print(whole, markup=False)
         return 0
     write_atomic(Path(out) / TABLES, whole)
-    for name, svg in pictures.items():
-        write_atomic(Path(out) / "figures" / name, svg)
+    for name, sheet in pictures.items():
+        sheet.save(Path(out) / "figures" / name)
     shown.print(f"{TABLES} and {len(pictures)} figures in {out}", markup=False)
     return 0
 
@@ -146,7 +146,7 @@ def rejudged(records: Sequence[str] | None) -> list[dict[str, Any]]:
 
 def task_page(
     task: str, records: Sequence[RunRecord], judged: Sequence[Mapping[str, Any]] = ()
-) -> tuple[str, dict[str, str]]:
+) -> tuple[str, dict[str, Sheet]]:
     """Return the page of one task as Markdown, and its pictures by file name.
 
     Args:
@@ -207,7 +207,7 @@ def judge_seed_lines(
     return [*lines, ""] if lines else []
 
 
-def tasks_page(tasks: Mapping[str, Mapping[str, Sweep]]) -> tuple[str, dict[str, str]]:
+def tasks_page(tasks: Mapping[str, Mapping[str, Sweep]]) -> tuple[str, dict[str, Sheet]]:
     """Return the ranking over tasks as Markdown and its picture; nothing where fewer than two tasks decide, or share
     fewer than two methods."""
     places = over_tasks(tasks)
@@ -232,7 +232,7 @@ def tasks_page(tasks: Mapping[str, Mapping[str, Sweep]]) -> tuple[str, dict[str,
     title = f"Which control should I use? {len(tasks)} tasks"
     drawn = bar_chart(title, groups, measure="mean rank, 1 the best", low=0.0, high=float(len(places)))
     lines += ["", *otherwise_table(tasks, {place.method: place.rank for place in places}), ""]
-    return "\n".join(lines), {"over_tasks.svg": sheet([drawn], (), "field, over tasks")}
+    return "\n".join(lines), {"over_tasks.svg": Sheet([drawn], (), "field, over tasks")}
 
 
 # how else the same texts could be ranked: how dear a control may be, and whether strengths may be mixed
@@ -469,18 +469,17 @@ def sample_lines(ranked: Ranking, found: dict[str, Sweep], prompts: int = 1) -> 
     return lines
 
 
-def area_picture(task: str, ranked: Ranking) -> str:
-    """Return the picture of the areas, best first, as SVG."""
+def area_picture(task: str, ranked: Ranking) -> Sheet:
+    """Return the picture of the areas, best first."""
     groups = [BarGroup(each.method, [Bar("series0" if each.method != BARE else "neutral", each.area, each.interval)])
               for each in ranked.standings]  # fmt: skip
     measure = f"mean best success within {COST:g} nats a token"
-    return sheet(
-        [bar_chart(f"Which control? {task}", groups, measure=measure, low=0.0, high=1.0)], (), f"field, {task}"
-    )
+    drawn = bar_chart(f"Which control? {task}", groups, measure=measure, low=0.0, high=1.0)
+    return Sheet([drawn], (), f"field, {task}")
 
 
-def curve_picture(task: str, ranked: Ranking, found: dict[str, Sweep]) -> str:
-    """Return success over perplexity, of the best methods and the bare model, as SVG."""
+def curve_picture(task: str, ranked: Ranking, found: dict[str, Sweep]) -> Sheet:
+    """Return success over perplexity, of the best methods and the bare model."""
     best = [each.method for each in ranked.standings if each.method != BARE][: CURVES - 1]
     lines = []
     for place, method in enumerate([*best, BARE]):
@@ -489,4 +488,4 @@ def curve_picture(task: str, ranked: Ranking, found: dict[str, Sweep]) -> str:
         points = list(zip(map(float, map(math.exp, costs)), map(float, successes), strict=True))
         lines.append(Line(f"series{place}", points, name=method))
     drawn = line_chart(f"{task}: strength sweeps", lines, x="perplexity, independent model", y="success", limits=(0, 1))
-    return sheet([drawn], (), f"field, {task}: success over perplexity")
+    return Sheet([drawn], (), f"field, {task}: success over perplexity")

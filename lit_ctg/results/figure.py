@@ -1,9 +1,9 @@
 """The figures of a paper, from its tables' ``plot`` entries (``spec.check_plot``) and its training histories.
 
-`lit-ctg figure` writes them as SVG files, beside the tables and from the same records: ``headline.svg`` is the one
-picture of the paper's manifest, ``<table>.svg`` the panels of a table or figure, and ``training.svg`` the training
-curves, of the largest size that was run; those of other sizes are ``<size>_<table>.svg``. A file contains its own
-style and loads nothing; the same records give the same bytes.
+`lit-ctg figure` writes them as SVG, PNG or PDF, beside the tables and from the same records: ``headline.svg`` is the
+one picture of the paper's manifest, ``<table>.svg`` the panels of a table or figure, and ``training.svg`` the training
+curves, of the largest size that was run; those of other sizes are ``<size>_<table>.svg``. The same records give the
+same bytes.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ import itertools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from html import unescape
 from pathlib import Path
 from typing import Any
 
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.figure import (
+    FORMATS,
     Bar,
     BarGroup,
+    Chart,
     Line,
+    Sheet,
     bar_chart,
     bar_range,
     heat_map,
     line_chart,
     read_words,
-    sheet,
     value_range,
     word_shift,
 )
-from lit_ctg.files import write_atomic
 from lit_ctg.results.gather import gather
 from lit_ctg.results.record import REGIMES, RunRecord
 from lit_ctg.results.render import REGIME_TITLES
@@ -40,12 +40,12 @@ from lit_ctg.results.table import Cell, RecordPool, Results, Row, Table
 from lit_ctg.results.verdict import MIN_SEEDS, domain_of, mean_interval
 from lit_ctg.terminal import Console
 
-# name of a panel -> its picture, or None where no run has anything to draw
-Panels = dict[str, str | None]
+# name of a panel -> its chart, or None where no run has anything to draw
+Panels = dict[str, Chart | None]
 
 
 def panels_for(table: Table, beside: Sequence[Table] = ()) -> Panels:
-    """Return the table's figures as SVG by name; empty if it asks for none.
+    """Return the table's charts by name; empty if it asks for none.
 
     ``beside`` are the same table with other runs, shown on the same page: their values count for the axes of lines and
     bars, so that both have the same scales.
@@ -57,13 +57,13 @@ def panels_for(table: Table, beside: Sequence[Table] = ()) -> Panels:
     return panels | _pairs(table)
 
 
-def plots_for(table: Table) -> list[str]:
+def plots_for(table: Table) -> list[Chart]:
     """Return the figures that have something to show."""
-    return [svg for svg in panels_for(table).values() if svg is not None]
+    return [chart for chart in panels_for(table).values() if chart is not None]
 
 
 def legend_for(table: Table) -> list[tuple[str, str]]:
-    """Return (class, words) of what the table's plots show."""
+    """Return (kind, words) of what the table's plots show."""
     if not table.spec.plot or table.spec.plot["kind"] in ("matrix", "words", "pareto"):
         return []
     drawn = _drawn(table)
@@ -308,8 +308,8 @@ def _first(names: Sequence[str]) -> str:
     return next((wanted for wanted in PREFERRED if wanted in names), names[0])
 
 
-def training_curves(pool: RecordPool) -> dict[tuple[str, str], str]:
-    """Return (experiment, measure) -> SVG, one scale per measure; runs that measured only once have no panel."""
+def training_curves(pool: RecordPool) -> dict[tuple[str, str], Chart]:
+    """Return (experiment, measure) -> chart, one scale per measure; runs that measured only once have no panel."""
     found: dict[tuple[str, str], tuple[list[Line], str]] = {}
     for experiment in dict.fromkeys(name for name, _ in pool.runs):
         runs = {regime: found for (name, regime), found in pool.runs.items() if name == experiment}
@@ -319,7 +319,7 @@ def training_curves(pool: RecordPool) -> dict[tuple[str, str], str]:
             lines = [line for regime, own in runs.items() if (line := _line(regime, own, metric, unit, direction))]
             if lines:
                 found[experiment, metric] = lines, unit
-    panels: dict[tuple[str, str], str] = {}
+    panels: dict[tuple[str, str], Chart] = {}
     for (experiment, metric), (lines, unit) in found.items():
         log = unit.startswith("perplexity")
         alike = [line for (_, other), (own, _) in found.items() if other == metric for line in own]
@@ -341,7 +341,7 @@ def has_ours(table: Table) -> bool:
     return any(cell is not None and cell.hole is None for row in table.rows for cell in row.cells.values())
 
 
-def headline_picture(results: Results, beside: Sequence[Results] = ()) -> tuple[str, list[tuple[str, str]]] | None:
+def headline_picture(results: Results, beside: Sequence[Results] = ()) -> tuple[Chart, list[tuple[str, str]]] | None:
     """Return the picture that a paper's manifest names, and its legend; None where no run has anything to draw.
 
     ``beside`` are the same paper's other runs on the page, drawn on the same scales.
@@ -365,13 +365,13 @@ def headline_picture(results: Results, beside: Sequence[Results] = ()) -> tuple[
     if wanted["panel"] not in panels:
         known = ", ".join(panels) or "none"
         raise UserError(f"{where}: {table.spec.name} has no panel '{wanted['panel']}'; there are: {known}")
-    svg = panels[wanted["panel"]]
-    return None if svg is None else (svg, legend_for(table))
+    chart = panels[wanted["panel"]]
+    return None if chart is None else (chart, legend_for(table))
 
 
 def _named_curves(
     wanted: Mapping[str, Any], pool: RecordPool, beside: Sequence[RecordPool]
-) -> tuple[str, list[tuple[str, str]]] | None:
+) -> tuple[Chart, list[tuple[str, str]]] | None:
     """Draw one measure of several experiments over epochs, in one panel."""
     lines, unit = _named_lines(wanted, pool)
     if not lines:
@@ -422,52 +422,45 @@ def _line(regime: str, runs: Mapping[int, RunRecord], metric: str, unit: str, di
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
-HEADLINE, TRAINING = "headline.svg", "training.svg"
+HEADLINE, TRAINING = "headline", "training"
 
 
-def pictures(sizes: Sequence[Results]) -> dict[str, str]:
-    """Return file name -> SVG of everything that can be drawn from a paper's records, the largest size first.
+def pictures(sizes: Sequence[Results]) -> dict[str, Sheet]:
+    """Return name -> sheet of everything that can be drawn from a paper's records, the largest size first.
 
     What is drawn at several sizes has the smaller sizes' names before its own.
     """
-    found: dict[str, str] = {}
+    found: dict[str, Sheet] = {}
     for results in sizes:
         start = "" if results is sizes[0] else f"{results.size}_"
         about = f", size {results.size}" if len(sizes) > 1 else ""
         if HEADLINE not in found and (headline := headline_picture(results)) is not None:
-            svg, legend = headline
-            found[HEADLINE] = sheet([svg], legend, f"{results.title}: {_description(svg)}{about}")
+            chart, legend = headline
+            found[HEADLINE] = Sheet([chart], legend, f"{results.title}: {chart.about}{about}")
         for table in results.shown:
             if has_ours(table) and (plots := plots_for(table)):
-                name = f"{table.spec.name}.svg"
-                found[f"{start}{name}" if name in found else name] = sheet(
-                    plots, legend_for(table), table.title + about
-                )
+                name = start + table.spec.name if table.spec.name in found else table.spec.name
+                found[name] = Sheet(plots, legend_for(table), table.title + about)
         if curves := training_curves(results.pool):
             legend = [
                 (regime, f"{REGIME_TITLES[regime].lower()} (mean over seeds, 95% interval from three on)")
                 for regime in REGIMES
                 if any(own == regime for _, own in results.pool.runs)
             ]
-            found[start + TRAINING] = sheet(list(curves.values()), legend, f"{results.title}: training curves{about}")
+            found[start + TRAINING] = Sheet(list(curves.values()), legend, f"{results.title}: training curves{about}")
     return found
 
 
-def _description(svg: str) -> str:
-    """Return a plot's description for screen readers."""
-    return unescape(svg.split('aria-label="', 1)[1].split('"', 1)[0])
-
-
-def write(sizes: Sequence[Results], folder: Path) -> list[Path]:
+def write(sizes: Sequence[Results], folder: Path, format: str = "svg") -> list[Path]:
     """Write a paper's figures into ``folder``, each whole or not at all; other files there stay.
 
     Raises:
         UserError: a file cannot be written.
     """
-    made = pictures(sizes)
-    for name, svg in made.items():
-        write_atomic(folder / name, svg)
-    return [folder / name for name in made]
+    made = {folder / f"{name}.{format}": sheet for name, sheet in pictures(sizes).items()}
+    for path, sheet in made.items():
+        sheet.save(path)
+    return list(made)
 
 
 def main(
@@ -476,6 +469,7 @@ def main(
     records: Sequence[str | Path] | None = None,
     out: str | Path | None = None,
     console: Console | None = None,
+    format: str = "svg",
 ) -> int:
     """Write the figures of a paper, or of all into a folder each.
 
@@ -483,10 +477,13 @@ def main(
         paper, size, records: see ``publish.table_command``.
         out: the folder, by default ``outputs/figures/<paper>``; for all papers, the parent of their folders.
         console: where to report what was written.
+        format: svg, png or pdf.
 
     Raises:
-        UserError: no such paper, a damaged record, a paper without anything to draw, or a file that cannot be written.
+        UserError: no such paper or format, a damaged record, nothing to draw, or a file that cannot be written.
     """
+    if format not in FORMATS:
+        raise UserError(f"format={format}{did_you_mean(format, FORMATS)}; one of {', '.join(FORMATS)}")
     shown = console or Console()
     results, left_out = gather(paper, size, records, every_size=True)
     every = paper in (None, "all")
@@ -495,7 +492,7 @@ def main(
     for name, sizes in itertools.groupby(results, key=lambda one: one.paper):
         folder = Path(out or Path("outputs") / "figures")
         folder = folder / name if every or out is None else folder
-        made = write(list(sizes), folder)
+        made = write(list(sizes), folder, format)
         shown.print(f"{name}: {len(made)} figures in {folder}", markup=False, highlight=False, soft_wrap=True)
     for line in left_out:
         shown.print(line, markup=False, highlight=False, soft_wrap=True)

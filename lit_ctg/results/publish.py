@@ -151,7 +151,7 @@ def _headline(sizes: Sequence[Results]) -> list[str]:
         lines += [*(f"- {point}" for point in points), ""]
     if any(headline_picture(one) is not None for one in sizes):
         # written beside the tables by `make tables`
-        lines += [f"![{results.title}](experiments/{results.paper}/figures/{HEADLINE})", ""]
+        lines += [f"![{results.title}](experiments/{results.paper}/figures/{HEADLINE}.svg)", ""]
     lines += [f"| | Printed | {titles} |", "| --- | ---: | --- | --- |"]
     for wanted in headline.rows:
         table, row = results.named(wanted)

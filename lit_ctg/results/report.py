@@ -8,6 +8,7 @@ committed records, and the page says which is which and whether they agree; othe
 from __future__ import annotations
 
 import itertools
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ import yaml
 
 from lit_ctg import __version__
 from lit_ctg.errors import UserError, did_you_mean
-from lit_ctg.figure import style_sheet
+from lit_ctg.figure import Chart
 from lit_ctg.files import write_atomic
 from lit_ctg.results.figure import headline_picture, legend_for, panels_for, training_curves
 from lit_ctg.results.gather import ALL, AUTO, all_results, gather, twins
@@ -139,13 +140,13 @@ def _committed(result: Results, folder: Path) -> bool:
 def page(shown: Sequence[Part], left_out: Sequence[str] = ()) -> str:
     """Return the whole page; ``left_out`` has one line for every paper that is not on it."""
     own = Path(__file__).with_name("report.css").read_text(encoding="utf-8")
-    style = style_sheet() + own + filter_rules(shown)
+    style = own + filter_rules(shown)
     count = sum(len(part.results.pool.trained()) for part in shown)
     mine = sum(len(part.results.pool.trained()) for part in shown if part.own)
     whose = f"{mine} of your own, {count - mine} committed" if mine else _plural(count, "run")
     absent = "".join(f'<p class="note">{_e(line)}</p>' for line in left_out)
     answers = "".join(_answer(list(group)) for _, group in itertools.groupby(shown, key=lambda one: one.results.paper))
-    return (
+    return _with_own_names(
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
@@ -158,6 +159,13 @@ def page(shown: Sequence[Part], left_out: Sequence[str] = ()) -> str:
         f'<h2 id="tables">Tables, curves and samples</h2>\n{"".join(map(_paper, shown))}</main>\n'
         f"<footer><p>{_e(RULES)}</p></footer>\n</body>\n</html>\n"
     )
+
+
+def _with_own_names(html: str) -> str:
+    """Return a page in which no two pictures share the name of a part."""
+    first, *pictures = html.split("<svg ")
+    name = re.compile(r'( id="| href="#|url\(#)([mp][0-9a-f]{10})(?=["\)])')
+    return "<svg ".join([first, *(name.sub(rf"\1s{at}\2", picture) for at, picture in enumerate(pictures))])
 
 
 # --- answers --------------------------------------------------------------------------------------------------------
@@ -209,9 +217,9 @@ def _no_claims(part: Part) -> str:
     return "None of the claims was tried at this size."
 
 
-def _picture(svg: str, legend: Sequence[tuple[str, str]], origin: str) -> str:
+def _picture(chart: Chart, legend: Sequence[tuple[str, str]], origin: str) -> str:
     caption = f"<figcaption>{_e(origin)}</figcaption>" if origin else ""
-    return f'<figure class="plots">{caption}{svg}{_key(legend)}</figure>\n'
+    return f'<figure class="plots">{caption}{chart.svg}{_key(legend)}</figure>\n'
 
 
 def _key(legend: Sequence[tuple[str, str]]) -> str:
@@ -334,11 +342,11 @@ def _table(table: Table, part: Part) -> str:
     if table.spec.caption:
         parts.append(f"<p>{_e(table.spec.caption)}</p>\n")
     panels = panels_for(table, part.tables_beside(table))
-    plots = [svg for svg in panels.values() if svg is not None]
+    plots = [chart.svg for chart in panels.values() if chart is not None]
     if plots:
         parts.append(_key(legend_for(table)))
         parts.append(f'<div class="plots">{"".join(plots)}</div>\n')
-    if undrawn := [name for name, svg in panels.items() if svg is None]:
+    if undrawn := [name for name, chart in panels.items() if chart is None]:
         parts.append(f'<p class="note">Not drawn, for want of runs: {_e("; ".join(undrawn))}.</p>\n')
     region = f'role="region" tabindex="0" aria-label="{_e(table.title)}"'
     parts.append(f'<div class="scroll" {region}><table class="numbers{"" if table.has_printed else " ours"}">')
@@ -418,7 +426,7 @@ def _curves(result: Results) -> str:
     return (
         '<details class="fold"><summary><h4>Training curves</h4></summary><div>\n'
         f'<p class="note">Mean over seeds, with its 95% interval from three on.</p>{_key(shown)}'
-        f'<div class="plots">{"".join(panels.values())}</div>\n{once}</div></details>\n'
+        f'<div class="plots">{"".join(chart.svg for chart in panels.values())}</div>\n{once}</div></details>\n'
     )
 
 

@@ -435,4 +435,4 @@ def curve_svg(name: str, curve: Mapping[str, Sequence[float]]) -> str:
     ]
     if not any(line.points for line in lines):
         return "<p>Every value of this control excludes a token of both texts.</p>"
-    return line_chart(f"How likely both texts are by {name}", lines, x=name, y="mean log P a token, nats")
+    return line_chart(f"How likely both texts are by {name}", lines, x=name, y="mean log P a token, nats").svg

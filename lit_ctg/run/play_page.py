@@ -18,7 +18,6 @@ from typing import Any
 
 from lit_ctg.core.generation import ControlSetting
 from lit_ctg.errors import UserError
-from lit_ctg.figure import style_sheet
 from lit_ctg.results.gather import OUTPUTS
 from lit_ctg.results.spec import experiments_root, papers
 from lit_ctg.run.jobs import start_job
@@ -50,16 +49,14 @@ STYLE = """
 .tokens, .draft { font-size: 1.05rem; line-height: 1.9; white-space: pre-wrap; overflow-wrap: anywhere; margin: 0; }
 .given { opacity: .7; } .token { border-radius: 3px; padding: 1px 0; }
 .token.up, .token.down { --half: calc(var(--share) * .45); }
-.token.up { background: color-mix(in srgb, var(--series0) var(--half), transparent); }
-.token.down { background: color-mix(in srgb, var(--series1) var(--half), transparent); }
+.token.up { background: color-mix(in srgb, #3d85cc var(--half), transparent); }
+.token.down { background: color-mix(in srgb, #c9761c var(--half), transparent); }
 .legend { font-size: .85rem; opacity: .85; }
-.wrong { border-left: 4px solid var(--bad); padding: 6px 12px; margin: 0; }
+.wrong { border-left: 4px solid #d6584c; padding: 6px 12px; margin: 0; }
 .scroll { overflow-x: auto; } table.effects { font-size: .9rem; font-variant-numeric: tabular-nums; }
 table.effects caption { text-align: left; opacity: .85; padding: 4px 0; }
 table.effects th, table.effects td { text-align: left; padding: 2px 10px 2px 0; }
-svg { max-width: 640px; }
-.dark { --series0: #6fadec; --series1: #e8a04e; --ink: #e8eaed; --muted: #a0a8b2; }
-.dark { --hair: #343a42; --panel: #1d2126; --bad: #ee8277; }
+#curve svg { max-width: 640px; height: auto; }
 """
 
 
@@ -513,7 +510,7 @@ def main(
                 footer_links=[],
                 ssr_mode=False,
                 theme=theme,
-                css=style_sheet() + STYLE,
+                css=STYLE,
                 app_kwargs={"middleware": [Middleware(OwnRequests, names=[*LOOPBACK, bare], behind=behind)]},
             )
     except OSError as error:

@@ -5,18 +5,21 @@ import json
 import math
 import os
 import pickle
-import re
 import subprocess
 import sys
 import textwrap
 import warnings
-import xml.dom.minidom
 
+import matplotlib.pyplot as plt
 import pytest
 import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from torchmetrics import MeanMetric, MetricCollection
 
-from lit_ctg.core.metric import LitMetric, token_nll
+from lit_ctg.core.metric import LitMetric, RateMetric, token_nll
 from lit_ctg.core.result import MetricResult
+from lit_ctg.errors import UserError
 from lit_ctg.metric.control_success import ControlSuccess
 from lit_ctg.metric.perplexity import Perplexity
 from lit_ctg.numbers import format_value
@@ -166,7 +169,7 @@ def test_direction_sets_higher_is_better():
 
 
 @pytest.mark.parametrize("name", [*BATCH_METRICS, *TRIAL_METRICS])
-def test_plot_shows_the_result_with_the_reports_library(name, make_batch, tmp_path):
+def test_plot_shows_the_result(name, make_batch):
     if name in BATCH_METRICS:
         metric = BATCH_METRICS[name]()
         metric.update_from(*make_batch())
@@ -174,30 +177,49 @@ def test_plot_shows_the_result_with_the_reports_library(name, make_batch, tmp_pa
         make, updates = TRIAL_METRICS[name]
         metric = make()
         metric.update(*updates[0])
-    drawing = metric.plot()
-    (svg,) = drawing.plots
+    figure, own = plt.subplots()
+    assert metric.plot(ax=own) == (figure, own)
     result = metric.result()
     values = [r.value for r in result.values()] if isinstance(result, dict) else [result.value]
+    shown = [text.get_text().strip() for text in own.texts]
+    plt.close(figure)
     if name == "confusion":
-        shown = [float(word.split()[0]) for word in re.findall(r">([\d.]+(?: \(\d+%\))?)</text>", svg)]
-        assert shown == [count for row in metric.compute().tolist() for count in row]
+        assert [float(word.split()[0]) for word in shown] == [
+            count for row in metric.compute().tolist() for count in row
+        ]
     else:
-        # the number stands at the end of its bar
-        ends = re.findall(r'text-anchor="end">([^<]*)</text>', svg)
-        assert ends == [format_value(value, 3) if math.isfinite(value) else str(value) for value in values]
-    drawing.save(tmp_path / "metric.svg")
-    xml.dom.minidom.parse(str(tmp_path / "metric.svg"))
+        # behind each label the number
+        assert shown[1::2] == [format_value(value, 3) if math.isfinite(value) else str(value) for value in values]
 
 
-def test_plot_of_successive_values_is_a_line_and_labels_are_escaped(make_batch):
-    (svg,) = Perplexity().plot([torch.tensor(3.0), 2.0]).plots
-    assert "step 0: 3<" in svg and "step 1: 2<" in svg and svg.count("<circle") == 2
-    (svg,) = Perplexity().plot([{f"line {i}": 1.0 for i in range(7)}]).plots
-    assert "series5" in svg and "series6" not in svg  # there are six colours
+class Rate(RateMetric):
+    def update(self, *args, **kwargs): ...
+
+
+def test_a_collection_plots_ours_beside_others():
+    """As torchmetrics calls it: values of ``compute``, axes given or made, one value or several moments."""
+    both = MetricCollection({"ours": Rate(), "counts": PolarityConfusion(), "other": MeanMetric()})
+    both["ours"].add_trials(torch.tensor([True, False]))
+    both["counts"].update([0, 1], [0, 2])
+    both["other"].update(2.0)
+    _, three = plt.subplots(1, 3)
+    for drawn in (both.plot(ax=list(three)), both.plot([both.compute(), both.compute()], ax=list(three)), both.plot()):
+        assert len(drawn) == 3 and all(isinstance(axes, Axes) for _, axes in drawn)
+        ours = [figure for figure, axes in drawn if axes.get_title(loc="left") in ("Rate", "PolarityConfusion")]
+        assert len(ours) == 2 and all(isinstance(figure, Figure) for figure in ours)
+    plt.close("all")
+
+
+def test_plot_of_successive_values_is_a_line(make_batch):
+    axes = Perplexity().plot([torch.tensor(3.0), 2.0])[1]
+    assert [line.get_xydata().tolist() for line in axes.lines] == [[[0.0, 3.0], [1.0, 2.0]]]
+    axes = Perplexity().plot([{f"line {i}": 1.0 for i in range(7)}])[1]
+    assert len({line.get_color() for line in axes.lines}) == 6  # there are six colours
     metric = FocusCE(tokens=["<eos>", "b"], token_ids=[1, 2])
     metric.update_from(*make_batch())
-    for drawing in (metric.plot(), metric.plot([metric.compute()])):
-        assert "&lt;eos&gt;" in drawing.html and "<eos>" not in drawing.html and "<script" not in drawing.html
+    for chart in (metric.chart(), metric.chart([metric.compute()])):
+        assert "&lt;eos&gt;" in chart.svg and "<eos>" not in chart.svg
+    plt.close("all")
 
 
 def test_one_number_and_numbers_by_name() -> None:
@@ -217,6 +239,12 @@ def test_a_result_within_the_merged_states_merges_no_second_time(make_batch) -> 
     with metric.merged():
         assert metric.number().n == int(metric.count) == 2 * own
     assert metric.number().n == 2 * own and int(metric.count) == own
+
+
+def test_unknown_mask_is_one_clear_line():
+    for make in (lambda: Perplexity(mask="inputs"), lambda: SemanticMSEConstant(num_features=2, mask="inputs")):
+        with pytest.raises(UserError, match="mask must be 'target' or 'input', got 'inputs'; did you mean 'input'"):
+            make()
 
 
 def test_bind_needs_nothing_by_default():

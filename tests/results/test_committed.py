@@ -116,8 +116,8 @@ def test_tables_are_those_of_the_records(folder: Path, tmp_path: Path, monkeypat
 @pytest.mark.parametrize("folder", PAPERS, ids=lambda path: path.name)
 def test_the_figure_is_that_of_the_records(folder: Path) -> None:
     results = all_results(folder.name, ROOT / "experiments", [folder / RECORDS], "auto")
-    written = {path.name: path.read_text(encoding="utf-8") for path in (folder / "figures").iterdir()}
-    assert written == {HEADLINE: pictures(results)[HEADLINE]}, "make tables brings it up to date"
+    written = {path.name: path.read_bytes() for path in (folder / "figures").iterdir()}
+    assert written == {f"{HEADLINE}.svg": pictures(results)[HEADLINE].render()}, "make tables brings it up to date"
 
 
 # decimals of two places and more; fewer would be found anywhere

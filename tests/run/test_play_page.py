@@ -242,7 +242,7 @@ def test_a_slider_changes_a_text(browser: Any, serve: Any, smoke_run: Path, tmp_
     assert "control.neg_high=0.95" in page.locator("#command").inner_text()
     page.wait_for_function("document.querySelectorAll('#effects .token').length > 1")
     page.locator("#draw").click()
-    page.wait_for_selector("#curve svg circle")
+    page.wait_for_selector("#curve svg use")
     assert "neg_high" in page.locator("#curve").inner_html()
     with page.expect_download() as download:
         page.locator("#export").click()

@@ -22,10 +22,9 @@ from lit_ctg.callback.progress import steps
 from lit_ctg.core.model import datamodule_of
 from lit_ctg.core.result import MetricResult
 from lit_ctg.data.tokenizer import ids_behind
-from lit_ctg.errors import UserError
-from lit_ctg.figure import Bar, BarGroup, Drawing, bar_chart
+from lit_ctg.errors import UserError, check_whole
+from lit_ctg.figure import Bar, BarGroup, Chart, Sheet, bar_chart
 from lit_ctg.files import write_atomic
-from lit_ctg.limits import Checked, Count, Fraction, Whole
 from lit_ctg.papers.idea_gate.corpus import AUTHORS, LISTS, Domain, load_domain
 from lit_ctg.papers.idea_gate.measures import ClassifiedShare, Held, TopicClassifier, about
 from lit_ctg.papers.idea_gate.metrics import (
@@ -92,7 +91,7 @@ class Sample:
     last_ids: list[int]
 
 
-class TopicTrial(Checked, Callback):
+class TopicTrial(Callback):
     """Run the trials in ``trainer.validate``, which ends every run.
 
     Args:
@@ -130,15 +129,15 @@ class TopicTrial(Checked, Callback):
         self,
         *,
         domains: Sequence[str],
-        samples: Count,
-        prompts: Count,
-        scored_tokens: Count,
+        samples: int,
+        prompts: int,
+        scored_tokens: int,
         spans: Sequence[Sequence[int]],
         function_words: Sequence[str],
         arms: Mapping[str, Mapping[str, Any]],
         decoding: Any,
-        seed: Whole,
-        samples_kept: Whole = 2,
+        seed: int,
+        samples_kept: int = 2,
         classifier: Mapping[str, Any] | None = None,
         references: bool = False,
         prefix: str = "topic",
@@ -146,8 +145,9 @@ class TopicTrial(Checked, Callback):
         super().__init__()
         if GATED not in arms or arms[GATED]:
             raise UserError(f"callback.topic_trial.arms needs '{GATED}' without control: the model as it was trained")
-        if samples % prompts:
+        if samples < 1 or prompts < 1 or samples % prompts:
             raise UserError(f"callback.topic_trial: {samples} samples cannot be shared by {prompts} prompts evenly")
+        check_whole("callback.topic_trial.scored_tokens", scored_tokens, 1)
         self.spans = [(int(first), int(last)) for first, last in spans]
         if not self.spans or any(not 1 <= first <= last for first, last in self.spans):
             raise UserError(f"callback.topic_trial.spans={self.spans}: give first and last token, counted from 1")
@@ -423,7 +423,7 @@ class Picture:
         return self.after_V / self.before_V
 
 
-class XRay(Checked, Callback):
+class XRay(Callback):
     """Inspect the gate in ``trainer.validate``, which ends every run; a model without a gate gives nothing.
 
     Args:
@@ -436,13 +436,13 @@ class XRay(Checked, Callback):
         results: run-record entries ``xray/<name>/<word>`` (factor) and ``xray/<name>/clamped``.
         samples: dicts with path ``xray``, setting (name), prompt and text (the table in one line).
 
-    Written to the run directory: ``xray.csv`` and ``xray.html``; a W&B logger gets the same rows and plots.
+    Written to the run directory: ``xray.csv`` and ``xray.svg``; a W&B logger gets the same rows and plots.
 
     Raises:
         UserError: a prompt without text.
     """
 
-    def __init__(self, *, prompts: Mapping[str, Mapping[str, Any]], top: Count = 10, minimum: Fraction = 1e-4) -> None:
+    def __init__(self, *, prompts: Mapping[str, Mapping[str, Any]], top: int = 10, minimum: float = 1e-4) -> None:
         super().__init__()
         for name, entry in prompts.items():
             if not str(entry.get("prompt") or "").strip():
@@ -508,15 +508,15 @@ class XRay(Checked, Callback):
         self.results[name] = MetricResult(value, unit, "none", 1, None, 1).to_dict()
 
     def write_files(self, folder: Path) -> None:
-        """Write ``xray.csv`` and ``xray.html`` (no script, no network)."""
+        """Write ``xray.csv`` and ``xray.svg``."""
         table = io.StringIO(newline="")
         writer = csv.DictWriter(table, COLUMNS)
         writer.writeheader()
         # a token may look like a formula
         writer.writerows({key: csv_cell(value) for key, value in row.items()} for row in self.rows)
         write_atomic(folder / "xray.csv", table.getvalue())
-        plots = tuple(figure(rows, self.prompts[name]["prompt"]) for name, rows in self._by_prompt().items())
-        Drawing(plots).save(folder / "xray.html")
+        charts = [figure(rows, self.prompts[name]["prompt"]) for name, rows in self._by_prompt().items()]
+        Sheet(charts, about="X-ray of the gate").save(folder / "xray.svg")
 
     def log_to_wandb(self, logger: WandbLogger) -> None:
         """Log the rows as a table and each prompt's plot."""
@@ -524,8 +524,7 @@ class XRay(Checked, Callback):
 
         logger.log_table("xray/table", columns=list(COLUMNS), data=[[row[key] for key in COLUMNS] for row in self.rows])
         for name, rows in self._by_prompt().items():
-            plot = Drawing((figure(rows, self.prompts[name]["prompt"]),))
-            logger.experiment.log({f"xray/{name}": wandb.Html(plot.html)})
+            logger.experiment.log({f"xray/{name}": wandb.Html(figure(rows, self.prompts[name]["prompt"]).svg)})
 
     def _by_prompt(self) -> dict[str, list[dict[str, Any]]]:
         return {name: [row for row in self.rows if row["prompt"] == name] for name in self.prompts}
@@ -579,8 +578,8 @@ def readable(token: str, raw: str) -> str:
     return "\u2423" + shown[1:] if shown.startswith(" ") else shown
 
 
-def figure(rows: Sequence[Mapping[str, Any]], prompt: str) -> str:
-    """Draw the factors after one prompt as SVG: one bar per token, on a log axis around 1, the largest on top.
+def figure(rows: Sequence[Mapping[str, Any]], prompt: str) -> Chart:
+    """Return a chart of the factors after one prompt: one bar per token, on a log axis around 1, the largest on top.
 
     Args:
         rows: of ``XRay.rows``; a token that is both requested and among the strongest is drawn once, as the latter.

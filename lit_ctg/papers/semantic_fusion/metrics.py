@@ -8,11 +8,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lit_ctg.core.metric import BatchMetric, LitMetric, Mask, RateMetric, RatioMetric, float64, pick_mask, token_nll
+from lit_ctg.core.metric import (
+    BatchMetric,
+    LitMetric,
+    RateMetric,
+    RatioMetric,
+    checked_mask,
+    float64,
+    pick_mask,
+    token_nll,
+)
 from lit_ctg.core.result import MetricResult
 from lit_ctg.errors import UserError, did_you_mean
-from lit_ctg.figure import Drawing, heat_map
-from lit_ctg.limits import Count
+from lit_ctg.figure import Chart, heat_map
 from lit_ctg.metric.perplexity import Perplexity
 from lit_ctg.papers.semantic_fusion.model import FusionOutput
 
@@ -29,7 +37,7 @@ class SeenOnlyPerplexity(Perplexity):
         mask: as for ``Perplexity``.
     """
 
-    def __init__(self, *, held_out_ids: Iterable[int] | None = None, mask: Mask = "target", **kwargs: Any) -> None:
+    def __init__(self, *, held_out_ids: Iterable[int] | None = None, mask: str = "target", **kwargs: Any) -> None:
         super().__init__(mask=mask, **kwargs)
         self.held_out_ids = None if held_out_ids is None else tuple(int(i) for i in held_out_ids)
         self._ids_given = held_out_ids is not None
@@ -96,7 +104,7 @@ class FocusCE(RatioMetric):
         *,
         tokens: Iterable[str],
         token_ids: Iterable[int] | None = None,
-        mask: Mask = "target",
+        mask: str = "target",
         **kwargs: Any,
     ) -> None:
         names = tuple(str(token) for token in tokens)
@@ -171,7 +179,7 @@ class SemanticMSE(RatioMetric):
     unit = "squared membership"
     direction = "lower"
 
-    def __init__(self, *, mask: Mask = "input", **kwargs: Any) -> None:
+    def __init__(self, *, mask: str = "input", **kwargs: Any) -> None:
         super().__init__(mask=mask, **kwargs)
 
     def update(self, aux_BTF: Tensor, target_BTF: Tensor, mask_BT: Tensor) -> None:
@@ -213,9 +221,9 @@ class SemanticMSEConstant(BatchMetric):
     sum_F: Tensor
     sum_sq_F: Tensor
 
-    def __init__(self, *, num_features: Count, mask: Mask = "input", **kwargs: Any) -> None:
+    def __init__(self, *, num_features: int, mask: str = "input", **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.mask = mask
+        self.mask = checked_mask(self, mask)
         self.num_features = num_features
         self.add_sum("positions")
         self.add_sum("sum_F", (num_features,))
@@ -307,12 +315,12 @@ class PolarityConfusion(LitMetric):
             for realized, count in zip(CLASSES, row, strict=True)
         }
 
-    def plot(self, values: Sequence[Any] | None = None) -> Drawing:
-        """Draw the counts as a matrix: the current ones, or the last of ``values``."""
-        counts_33 = (self.compute() if values is None else torch.as_tensor(values[-1])).tolist()
+    def chart(self, val: Any = None) -> Chart:
+        """Return the counts as a matrix: the current ones, those given, or the last of a list."""
+        last = self.compute() if val is None else val[-1] if isinstance(val, list | tuple) else val
+        counts_33 = torch.as_tensor(last).tolist()
         counts = {(row, column): counts_33[i][j] for i, row in enumerate(CLASSES) for j, column in enumerate(CLASSES)}
-        title = type(self).__name__
-        return Drawing((heat_map(title, CLASSES, CLASSES, counts, x="realized", y="intended", kind="series0"),))
+        return heat_map(type(self).__name__, CLASSES, CLASSES, counts, x="realized", y="intended", kind="series0")
 
 
 def _confusion(intended_N: Tensor, realized_N: Tensor) -> Tensor:

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 import torch
 from lightning.pytorch.loggers import WandbLogger
+from matplotlib.figure import Figure
 
 from lit_ctg.config import compose, plain
 from lit_ctg.data.byte_pair import TrainedBPETokenizer
@@ -320,6 +320,7 @@ def test_the_last_span_s_tokens_are_those_that_it_names(vocabulary) -> None:
         ({"arms": {"gated": {"alpha": 1.0}}}, "needs 'gated' without control"),
         ({"samples": 5}, "5 samples cannot be shared by 2 prompts"),
         ({"prompts": 40, "samples": 40}, r"chemistry has 6 prompts.*callback\.topic_trial\.prompts=6"),
+        ({"samples": 0}, "0 samples cannot be shared by 2 prompts"),
         ({"spans": [[0, 5]]}, "first and last token"),
         ({"spans": []}, "first and last token"),
         ({"domains": ["alchemy"]}, "no domain 'alchemy'"),
@@ -659,22 +660,13 @@ def test_every_token_is_drawn_once_and_as_in_the_table(gated, xray_vocabulary, t
     table = {int(row["id"]): float(row["factor"]) for row in read}
     assert read[3]["token"] == "'=1+1", "a spreadsheet would run it"
     assert table == expected
-    picture = ElementTree.fromstring(figure(callback.rows, PROMPT).replace(' xmlns="http://www.w3.org/2000/svg"', ""))
-    words = [(float(node.get("x")), node.get("class"), node.text) for node in picture.iter("text")]
-    labels = [text for _, kind, text in words if kind == "label"]
+    axes = figure(callback.rows, PROMPT).on(Figure().add_subplot())[1]
+    labels = [text.get_text() for text in axes.texts if text.get_weight() == "normal"][::2]
     assert len(labels) == len(set(labels)) == len(expected)
-    assert PROMPT in next(text for _, kind, text in words if kind == "title")
-    # of the axis: where 1 is, and how far a doubling reaches
-    ticks = {text: place for place, kind, text in words if kind == "tick" and text in ("0.5", "1", "2")}
-    one, doubling = ticks["1"], ticks["2"] - ticks["1"]
-    assert one - ticks["0.5"] == pytest.approx(doubling, abs=0.2)
-    drawn = []
-    for bar in picture.iter("rect"):
-        left, right = float(bar.get("x")), float(bar.get("x")) + float(bar.get("width"))
-        assert min(abs(left - one), abs(right - one)) < 0.11, "a bar does not begin at 1"
-        drawn.append(2 ** (((right if abs(left - one) < 0.11 else left) - one) / doubling))
-    assert len(drawn) == len(expected)
-    assert sorted(drawn) == pytest.approx(sorted(expected.values()), rel=0.02)
+    assert PROMPT in axes.get_title(loc="left")
+    # bars begin at 1
+    ends = [bar.get_x() + bar.get_width() for bar in axes.patches]
+    assert {bar.get_x() for bar in axes.patches} == {1.0} and sorted(ends) == pytest.approx(sorted(expected.values()))
 
 
 @pytest.mark.parametrize(
@@ -713,8 +705,7 @@ def test_files_are_written_and_logged(gated, xray_vocabulary, trainer_of, tmp_pa
     with open(tmp_path / "xray.csv", encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert [float(row["factor"]) for row in rows] == [row["factor"] for row in callback.rows]
-    page = (tmp_path / "xray.html").read_text(encoding="utf-8")
-    assert "<svg" in page and PROMPT in page
+    assert PROMPT in (tmp_path / "xray.svg").read_text(encoding="utf-8")
     logged = b"".join(entry.SerializeToString() for entry in finished(tmp_path))
     assert b"xray/table" in logged and b"xray/stock_market" in logged
 
@@ -727,16 +718,16 @@ def test_bars_stand_by_kind_the_largest_first_and_a_token_stands_once() -> None:
         row(5, "named", 3.0), row(4, "named", 0.9), row(7, "named", 0.0),
         row(1, "boosted", 2.0), row(5, "boosted", 3.0), row(2, "suppressed", 0.1), row(3, "suppressed", 0.4),
     ]  # fmt: skip
-    picture = ElementTree.fromstring(figure(rows, "p").replace(' xmlns="http://www.w3.org/2000/svg"', ""))
-    labels = [node.text for node in picture.iter("text") if node.get("class") == "label"]
+    axes = figure(rows, "p").on(Figure().add_subplot())[1]
+    labels = [text.get_text() for text in axes.texts if text.get_text().startswith("t")]
     assert labels == ["t5", "t1", "t4", "t7", "t3", "t2"]
-    bars = [node.get("class") for node in picture.iter("rect") if (node.get("class") or "").startswith("series")]
-    assert bars == [f"series{number}" for number in (0, 0, 1, 1, 2, 2)]
+    assert [bar.get_gid() for bar in axes.patches] == [f"series{number}" for number in (0, 0, 1, 1, 2, 2)]
 
 
 def test_html_of_a_token_is_escaped() -> None:
     row = {"id": 7, "token": "<b>", "kind": "boosted", "factor": 2.0}
-    assert "<b>" not in figure([row], "p") and "&lt;b&gt;" in figure([row], "p")
+    svg = figure([row], "p").svg
+    assert "<b>" not in svg and "&lt;b&gt;" in svg
 
 
 def test_an_empty_prompt_is_an_error() -> None:

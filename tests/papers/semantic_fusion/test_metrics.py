@@ -291,9 +291,10 @@ def test_bad_classes_are_refused():
 
 
 def test_plot_takes_the_last_of_the_values():
-    drawn = PolarityConfusion().plot([torch.zeros(3, 3), torch.eye(3)]).plots
-    assert drawn == PolarityConfusion().plot([torch.eye(3)]).plots
-    assert drawn != PolarityConfusion().plot([torch.zeros(3, 3)]).plots
+    def drawn(values: list[torch.Tensor]) -> str:
+        return PolarityConfusion().chart(values).svg
+
+    assert drawn([torch.zeros(3, 3), torch.eye(3)]) == drawn([torch.eye(3)]) != drawn([torch.zeros(3, 3)])
 
 
 def test_against_a_count():
