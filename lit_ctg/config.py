@@ -5,16 +5,16 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
-import math
 import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import hydra
+from annotated_types import Interval
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
@@ -23,6 +23,7 @@ from omegaconf.errors import InterpolationKeyError, MissingMandatoryValue, Omega
 
 from lit_ctg.errors import UserError, blame, check_unicode, did_you_mean
 from lit_ctg.files import config_folder
+from lit_ctg.limits import Count, Seed, check_value
 from lit_ctg.trust import named_by_user, resolve, stored, without_trust
 
 # what the shell passes as one word may hold commas, spaces and "="; Hydra's grammar wants it quoted
@@ -80,6 +81,12 @@ class Config:
     prompt: str = ""
     n: int = 5
     control: dict[str, Any] = field(default_factory=dict)
+
+
+# with tens of thousands OpenMP ends the process
+Threads = Annotated[int, Interval(ge=1, le=1024)] | None
+# OmegaConf checks the types above, but knows no limits
+LIMITS = {"seed": Seed, "training_seed": Seed | None, "jobs": Count | None, "threads": Threads, "n": Count}
 
 
 def _chooser(key: str) -> Any:
@@ -328,15 +335,11 @@ def check(cfg: DictConfig, experiment: bool = True) -> DictConfig:
     parts = ("model", "backbone")
     if experiment:
         check_given(key for key in OmegaConf.missing_keys(cfg) if key.partition(".")[0] in parts)
-    for key in ("seed", "training_seed"):
-        if (seed := cfg[key]) is not None and seed < 0:
-            raise UserError(f"{key}={seed} is negative: pass a whole number from 0")
-        if seed is not None and seed >= 2**32:
-            raise UserError(f"{key}={seed} is too large: pass a whole number below 2^32")
-    if cfg.n < 1:
-        raise UserError(f"n={cfg.n}: pass at least 1")
-    for key in ("data", "model", "decoding", "trainer", "callback"):
-        _check_numbers(plainly[key], key)
+    for key in plainly:
+        if key not in Config.__dataclass_fields__:
+            raise UserError(f"{key}: no such setting{did_you_mean(key, Config.__dataclass_fields__)}; leave it out")
+    for key, hint in LIMITS.items():
+        check_value(key, plainly[key], hint)
     return cfg
 
 
@@ -344,42 +347,6 @@ def check_given(missing: Iterable[str]) -> None:
     """Refuse a configuration with ``missing`` keys; names the first."""
     if keys := sorted(missing):
         raise UserError(f"{keys[0]} has no value: pass {keys[0]}=...")
-
-
-# numbers that mean the same everywhere, by the last part of their key, with their least allowed value; classes check
-# their other arguments themselves
-LEAST = {
-    "learning_rate": 0,
-    "weight_decay": 0,
-    "batch_size": 1,
-    "steps_per_epoch": 1,
-    "accumulate_grad_batches": 1,
-    "check_val_every_n_epoch": 1,
-    "log_every_n_steps": 1,
-    "max_new_tokens": 1,
-    "sample_size": 1,
-}
-# a sample is made sentence by sentence: a larger one would take days
-MOST = {"sample_size": 10**9}
-# Lightning takes -1 for "no limit"; a run without steps or without validation has no numbers
-NO_ZERO = ("max_epochs", "max_steps", "limit_val_batches", "val_check_interval", "every")
-
-
-def _check_numbers(node: Any, where: str) -> None:
-    """Refuse rates that are negative or not numbers, and sizes, counts and intervals of zero; names the key."""
-    if not isinstance(node, dict):
-        return
-    for name, value in node.items():
-        key = f"{where}.{name}"
-        if isinstance(value, dict):
-            _check_numbers(value, key)
-        elif isinstance(value, int | float) and not isinstance(value, bool):
-            if name in LEAST and not LEAST[name] <= value < math.inf:
-                raise UserError(f"{key}={value}: pass a finite number, at least {LEAST[name]}")
-            if name in MOST and value > MOST[name]:
-                raise UserError(f"{key}={value}: pass at most {MOST[name]:,}; for more text give your own (data.root)")
-            if name in NO_ZERO and (value == 0 or math.isnan(value)):
-                raise UserError(f"{key}={value} leaves nothing to run or to measure: pass at least 1")
 
 
 def experiments() -> list[str]:

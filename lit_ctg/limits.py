@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import operator
 import os
 import sys
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Integral, Real
 from types import SimpleNamespace
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
@@ -26,7 +27,6 @@ from annotated_types import Ge, Gt, Interval, MinLen
 from omegaconf import DictConfig, OmegaConf
 
 from lit_ctg.errors import UserError, did_you_mean
-from lit_ctg.terminal import printable
 from lit_ctg.trust import resolve
 
 Positive = Annotated[float, Gt(0)]
@@ -36,8 +36,13 @@ Nucleus = Annotated[float, Interval(gt=0, le=1)]
 Dropout = Annotated[float, Interval(ge=0, lt=1)]
 # beyond it half precision overflows
 Gain = Annotated[float, Interval(ge=-10000, le=10000)]
+Weight = Annotated[float, Interval(ge=0, le=10000)]
 Count = Annotated[int, Ge(1)]
 Whole = Annotated[int, Ge(0)]
+Pretrained = Annotated[str, "a folder that save_pretrained wrote, or a hub name"]
+# a sample is made sentence by sentence: a larger one would take days
+SampleSize = Annotated[int, Interval(ge=1, le=10**9)]
+Source = Literal["sample", "local", "hub"]
 Seed = Annotated[int, Interval(ge=0, lt=2**32)]
 
 # what other packages do not declare; Lightning takes -1 for "no limit", and 0 would leave nothing to run or to measure
@@ -58,34 +63,44 @@ FOREIGN: dict[str, dict[str, Any]] = {
 
 _COMPARE = {"ge": operator.ge, "gt": operator.gt, "le": operator.le, "lt": operator.lt}
 _WORDS = {type(None): "null", bool: "true or false", str: "a text", Mapping: "{name: value}", Sequence: "a list"}
-Class = TypeVar("Class", bound=type)
+Target = TypeVar("Target", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """Marks a text that is one of ``options``, read when the value is checked; ``aliases`` lead to the closest one."""
+
+    options: Collection[str]
+    aliases: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Choice:
-    """Marks a text that is one of ``options``: a container that is read when the value is checked."""
+class Fields:
+    """Marks a mapping that holds the arguments of a class, which declares their limits."""
 
-    options: Collection[str]
+    of: type
 
 
-def checked(cls: Class) -> Class:
-    """Make a class check the arguments of its constructor; a decorator, for dataclasses and classes without a base."""
-    if "__init__" not in vars(cls):
-        return cls
-    build = cls.__init__  # type: ignore[misc]  # of a class, not of an instance
+def checked(thing: Target) -> Target:
+    """Make a function, or the constructor of a class, check its arguments; for classes without a base that does."""
+    if isinstance(thing, type) and "__init__" not in vars(thing):
+        return thing
+    build: Any = thing.__init__ if isinstance(thing, type) else thing  # type: ignore[misc]
     signature = inspect.signature(build)
 
     @functools.wraps(build)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+    def call(*args: Any, **kwargs: Any) -> Any:
         try:
-            given = signature.bind(self, *args, **kwargs).arguments
+            given = signature.bind(*args, **kwargs).arguments
         except TypeError:
-            given = {}  # the constructor says which argument is missing or unknown
-        _check(_hints(build), given, type(self).__name__)
-        build(self, *args, **kwargs)
+            given = {}  # what is called says which argument is missing or unknown
+        _check(_hints(build), given, type(args[0]).__name__ if isinstance(thing, type) else build.__name__)
+        return build(*args, **kwargs)
 
-    cls.__init__ = __init__  # type: ignore[misc]
-    return cls
+    if not isinstance(thing, type):
+        return call  # type: ignore[return-value]
+    thing.__init__ = call  # type: ignore[misc]
+    return thing
 
 
 class Checked:
@@ -141,6 +156,11 @@ def _hints(build: Callable[..., Any]) -> Mapping[str, Any]:
     return found
 
 
+def check_arguments(target: Any, given: Mapping[str, Any], where: str) -> None:
+    """Refuse arguments that a class or function does not take; ``UserError`` names them below ``where``."""
+    _check(hints_of(target), given, where)
+
+
 def _check(hints: Mapping[str, Any], given: Mapping[str, Any], where: str) -> None:
     for name, value in given.items():
         if name in hints:
@@ -153,7 +173,7 @@ def kinds_of(hint: Any) -> set[Any]:
 
 
 def check_value(key: str, value: Any, hint: Any) -> None:
-    """Refuse a value, or an element of it, that fits none of the types of an annotation."""
+    """Refuse a value, or an element of it, that an annotation excludes; ``UserError`` names the key."""
     options = [(option, marks, _kind(option)) for option, marks in _options(hint)]
     kinds = {kind for *_, kind in options}
     built = isinstance(value, Mapping) and "_target_" in value  # its own class refuses it
@@ -162,13 +182,15 @@ def check_value(key: str, value: Any, hint: Any) -> None:
         return
     for option, marks, kind in options:
         if kind is not object and _fits(value, option, marks, kind):
-            for place, item, inner in _elements(value, option, kind):
+            for place, item, inner in _elements(value, option, marks, kind):
                 check_value(key + place, item, inner)
             return
     shown = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
     expected = dict.fromkeys(_expected(*one) for one in options if one[2] is not object)
     choices = [str(choice) for option, marks, _ in options for choice in _choices(option, marks)]
-    raise UserError(f"{key}={printable(shown)[:80]}: pass {' or '.join(expected)}{did_you_mean(shown, choices)}")
+    aliases = [mark.aliases for _, marks, _ in options for mark in marks if isinstance(mark, Choice)]
+    closest = did_you_mean(next((one[shown] for one in aliases if shown in one), shown), choices)
+    raise UserError(f"{key}={' '.join(shown.split())[:80]}: pass {' or '.join(expected)}{closest}")
 
 
 def _options(hint: Any, marks: tuple[Any, ...] = ()) -> Iterator[tuple[Any, tuple[Any, ...]]]:
@@ -220,10 +242,13 @@ def _limits(marks: Iterable[Any]) -> dict[str, Any]:
     return {name: limit for mark in marks for name in _COMPARE if (limit := getattr(mark, name, None)) is not None}
 
 
-def _elements(value: Any, option: Any, kind: Any) -> Iterator[tuple[str, Any, Any]]:
+def _elements(value: Any, option: Any, marks: Iterable[Any], kind: Any) -> Iterator[tuple[str, Any, Any]]:
     """Yield the elements of a list or mapping, each with its place and annotation."""
-    parts = get_args(option)
-    if kind is Mapping and parts:
+    parts, classes = get_args(option), [mark.of for mark in marks if isinstance(mark, Fields)]
+    if kind is Mapping and classes:
+        hints = hints_of(classes[0])
+        yield from ((f".{name}", item, hints.get(name, Any)) for name, item in value.items())
+    elif kind is Mapping and parts:
         yield from ((f".{name}", item, parts[1]) for name, item in value.items())
     elif kind is Sequence and isinstance(value, list | tuple) and (len(parts) == 1 or parts[1:] == (...,)):
         yield from ((f"[{place}]", item, parts[0]) for place, item in enumerate(value))
@@ -232,11 +257,12 @@ def _elements(value: Any, option: Any, kind: Any) -> Iterator[tuple[str, Any, An
 def _expected(option: Any, marks: Iterable[Any], kind: Any) -> str:
     """Return what to pass, in words."""
     if named := [mark for mark in marks if isinstance(mark, str)] or _choices(option, marks):
-        return ", ".join(map(str, named))
+        return f"one of {', '.join(map(str, named))}" if len(named) > 1 else str(named[0])
     if kind not in (int, float):
         return _WORDS[kind] + " that is not empty" * any(isinstance(mark, MinLen) for mark in marks)
-    limits = _limits(marks)
+    limits = {name: limit for name, limit in _limits(marks).items() if abs(limit) < math.inf}
     words = {"ge": "from", "gt": "above", "le": "to" if "ge" in limits else "at most", "lt": "below"}
     bounds = [f"{words[name]} {limits[name]}" for name in words if name in limits]
     what = "whole" if kind is int else "finite" if not {"le", "lt"} & limits.keys() else ""
-    return " ".join(["a", *filter(None, [what]), "number", *bounds])
+    number = " ".join(filter(None, ("a", what, "number")))
+    return f"{number} {(' ' if 'to' in words.values() else ', ').join(bounds)}".rstrip()

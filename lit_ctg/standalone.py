@@ -140,7 +140,7 @@ def _source(read: _Module, node: ast.stmt, without: Collection[str]) -> str:
     methods = node.body if isinstance(node, ast.ClassDef) else []
     left_out = [_lines(one) for one in methods if isinstance(one, ast.FunctionDef) and one.name in without]
     kept = [number for number in _lines(node) if not any(number in one for one in left_out)]
-    text = re.sub(r"@checked\n|\(Checked\)|\bChecked, ", "", "\n".join(read.lines[number - 1] for number in kept))
+    text = re.sub(r" *@checked\n|\(Checked\)|\bChecked, ", "", "\n".join(read.lines[number - 1] for number in kept))
     return re.sub(r"\n{3,}", "\n\n", text).rstrip()
 
 

@@ -84,7 +84,7 @@ def test_words_that_are_no_options_are_overrides_where_a_command_takes_them() ->
         (["soup", "stew"], "cannot read 'stew'"),
         (["-x"], "no option '-x'"),
         (["soup", "--note"], "--note needs a value"),
-        (["soap"], "dish=soap: pass soup, stew; did you mean 'soup'?"),
+        (["soap"], "dish=soap: pass one of soup, stew; did you mean 'soup'?"),
         ([], "give dish=..., what"),
         (["soup", "persons=0"], "persons=0: pass a whole number from 1"),
         (["soup", "persons=2.5"], "persons=2.5: pass a whole number"),

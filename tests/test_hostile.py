@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import errno
+import functools
 import gzip
 import io
 import json
@@ -32,6 +33,7 @@ import pyarrow.parquet
 import pytest
 import torch
 import zstandard
+from omegaconf import DictConfig, OmegaConf
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoTokenizer
@@ -51,11 +53,13 @@ from lit_ctg.field.export import _places
 from lit_ctg.field.page import report as field_report
 from lit_ctg.field.tune import make_gpt2, make_tokenizer
 from lit_ctg.files import files_in, write_samples
+from lit_ctg.limits import check_settings
 from lit_ctg.papers.control_code.control import SoftPrompt
 from lit_ctg.results.record import RunRecord, load_records, write_record
 from lit_ctg.run.checkpoint import Checkpoint
 from lit_ctg.run.directory import CHECKPOINT
 from lit_ctg.run.export import write_bundle
+from lit_ctg.run.train import train
 from lit_ctg.terminal import Console
 from tests.committed import records_of
 from tests.controls import controls
@@ -1018,3 +1022,53 @@ def test_a_damaged_ranking_of_other_judges_is_named(text: str, tmp_path: Path) -
 
 
 # ---- settings -------------------------------------------------------------------------------------------------------
+
+SETTINGS = [
+    *(("control_code/transformer", "decoding.top_p", value) for value in (-1, 2, math.nan, math.inf)),
+    *(("nslm/numbers", "decoding.top_p", value) for value in (-1, 2, math.nan, math.inf)),
+    *(("nslm/numbers", "decoding.temperature", value) for value in (0, math.inf)),
+    ("control_code/transformer", "decoding.temperature", math.inf),
+    ("control_code/transformer", "decoding.new_tokens", 2.5),
+    ("control_code/transformer", "data.batch_size", True),
+    ("control_code/transformer", "data.steps_per_epoch", 2.5),
+    ("control_code/transformer", "model.optimizers.sgd.learning_rate", -5),
+    ("idea_gate/main", "data.batch_size", True),
+    ("idea_gate/main", "model.gated", 7),
+    ("idea_gate/main", "model.gated", "yes"),
+    ("idea_gate/main", "model.warmup_fraction", math.inf),
+    ("graphmax/main", "decoding.max_new_tokens", -3),
+    ("graphmax/main", "data.sample_size", 0),
+    ("graphmax/main", "data.sample_size", 10**12),
+    *(("semantic_fusion/main", "decoding.hard_threshold", value) for value in (-1, 1e308)),
+    ("semantic_fusion/main", "decoding.steering.adjective_boost", 1e308),
+    ("semantic_fusion/main", "decoding.mixture.positive.top_p", 2),
+    *(("semantic_fusion/main", "model.learning_rate", value) for value in (-1, math.nan)),
+    ("semantic_fusion/main", "data.batch_size", 0),
+    *(("semantic_fusion/main", f"trainer.{name}", 0) for name in ("max_steps", "max_epochs", "limit_val_batches")),
+    *(("semantic_fusion/main", f"trainer.{name}", 2.5) for name in ("accumulate_grad_batches", "max_epochs")),
+    ("semantic_fusion/main", "trainer.gradient_clip_val", math.nan),
+    ("semantic_fusion/main", "callback.finite_loss.every", 0),
+]
+
+
+def test_the_number_of_a_book_is_a_count() -> None:
+    books = {"_target_": "lit_ctg.papers.control_code.corpus.GutenbergDataModule", "books": {"x": -3}}
+    with pytest.raises(UserError, match=r"^data\.books\.x=-3: pass"):
+        check_settings(books, "data")
+
+
+@functools.cache
+def composed(experiment: str) -> DictConfig:
+    return compose([f"experiment={experiment}", "size=smoke"])
+
+
+@pytest.mark.parametrize(("experiment", "key", "value"), SETTINGS)
+def test_a_setting_out_of_its_limits_is_named_before_there_is_a_run(
+    experiment: str, key: str, value: Any, tmp_path: Path
+) -> None:
+    cfg = copy.deepcopy(composed(experiment))
+    OmegaConf.update(cfg, key, value, force_add=True)
+    OmegaConf.update(cfg, "output_root", str(tmp_path / "out"))
+    with pytest.raises(UserError, match=rf"^{re.escape(key)}=[^\n]*: pass [^\n]*$"):
+        train(cfg)
+    assert not (tmp_path / "out").exists()

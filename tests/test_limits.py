@@ -136,9 +136,9 @@ def test_what_does_not_fit_is_refused_by_its_key(name: str, value: Any) -> None:
 
 @pytest.fixture(autouse=True)
 def _found_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests are no package that Hydra could import from."""
+    """Tests are no package that a configuration could name."""
     own = {f"{__name__}.{cls.__name__}": cls for cls in (Made, Base)}
-    monkeypatch.setattr("hydra.utils.get_object", lambda name: own.get(name) or get_object(name))
+    monkeypatch.setattr("lit_ctg.limits.resolve", lambda name, where: own.get(name) or get_object(name))
 
 
 @pytest.mark.parametrize(("name", "value"), TAKEN)

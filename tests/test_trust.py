@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -87,6 +88,16 @@ def test_a_trusted_package_may_be_named_but_not_what_it_imports(package: str) ->
     for other in ("make", "os.system", "os"):
         with pytest.raises(UserError):
             trust.resolve(f"{package}.{other}", "model")
+
+
+def test_jobs_inherit_both(package: str, tmp_path: Path) -> None:
+    script = f"from lit_ctg import trust; print(trust.from_file(), trust.resolve('{package}.Mine', 'x').__name__)"
+    command = [sys.executable, "-c", script]
+    inherited = {"PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])}
+    trust.trust(package)
+    with trust.words_from_file():
+        told = subprocess.run(command, env={**os.environ, **inherited}, capture_output=True, text=True)
+    assert told.stdout == "True Mine\n", told.stderr
 
 
 @pytest.mark.parametrize("word", ["trust=../x", "trust=a.b", "trust=a b", "trust="])

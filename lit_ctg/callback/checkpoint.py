@@ -24,6 +24,7 @@ from lit_ctg.data.batching import StreamBatches
 from lit_ctg.data.loader import ResumableLoader
 from lit_ctg.errors import UserError
 from lit_ctg.files import replacing
+from lit_ctg.limits import Checked, NonNegative
 
 # checkpoints in another layout of this package are refused, not guessed at
 FORMAT = 2
@@ -106,7 +107,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         return load_checked(Path(path))
 
 
-class RunCheckpoint(ModelCheckpoint):
+class RunCheckpoint(Checked, ModelCheckpoint):
     """``checkpoints/last.ckpt`` of the run directory; holds plain values only.
 
     ``settings`` is the resolved configuration and ``corpus`` the checksums of text and vocabulary, written into the
@@ -120,7 +121,7 @@ class RunCheckpoint(ModelCheckpoint):
             nothing is saved within an epoch.
     """
 
-    def __init__(self, dirpath: str | None = None, minutes: float | None = None) -> None:
+    def __init__(self, dirpath: str | None = None, minutes: NonNegative | None = None) -> None:
         super().__init__(
             dirpath=dirpath,
             filename="last",

@@ -8,6 +8,8 @@ import torch
 from lightning import Callback, LightningModule, Trainer
 from torch import Tensor
 
+from lit_ctg.limits import Checked, Seed
+
 # key of the generators' states in a checkpoint
 KEY = "lit_ctg_generators"
 
@@ -21,14 +23,14 @@ def epoch_seed(seed: int, epoch: int) -> int:
     return (value ^ (value >> 31)) >> 1
 
 
-class EpochSeed(Callback):
+class EpochSeed(Checked, Callback):
     """Reseed torch at the start of every training epoch, so dropout does not depend on what ran before it.
 
     It also pairs runs: two models that draw dropout in the same order see the same masks. A checkpoint made within an
     epoch restores the states of the generators (those of the first process).
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: Seed) -> None:
         super().__init__()
         self.seed = seed
         self.stored: dict[str, Tensor] | None = None

@@ -8,21 +8,18 @@ import torch
 from lightning import Callback, LightningModule, Trainer
 
 from lit_ctg.core.divergence import check_loss, check_weights
-from lit_ctg.errors import UserError
+from lit_ctg.limits import Checked, Count
 
 
-class FiniteLoss(Callback):
+class FiniteLoss(Checked, Callback):
     """Check the training loss every few steps (each check waits for the device), loss and weights every epoch.
 
     Raises:
-        UserError: ``every`` is below 1.
         Diverged: one of them is NaN or infinite.
     """
 
-    def __init__(self, every: int = 20) -> None:
+    def __init__(self, every: Count = 20) -> None:
         super().__init__()
-        if every < 1:
-            raise UserError(f"callback.finite_loss.every={every}: pass at least 1")
         self.every = every
         self.last: torch.Tensor | None = None
 

@@ -12,11 +12,12 @@ from torch import Tensor
 
 from lit_ctg.core.result import MetricResult
 from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.limits import Checked, Count
 
 LAST = "keep_best_last"  # key in checkpoints of the weights to go on from, while ``state_dict`` holds the best ones
 
 
-class KeepBest(EarlyStopping):
+class KeepBest(Checked, EarlyStopping):
     """Lightning's early stopping, after which the run is evaluated and saved with the weights of the best validation.
 
     A checkpoint's ``state_dict`` holds the best weights so far; a run that is continued goes on from its last ones.
@@ -32,7 +33,7 @@ class KeepBest(EarlyStopping):
         UserError: there is no such metric.
     """
 
-    def __init__(self, *, monitor: str, patience: int) -> None:
+    def __init__(self, *, monitor: str, patience: Count) -> None:
         super().__init__(monitor=monitor, patience=patience, mode="min", check_on_train_epoch_end=False)
         self.best: dict[str, Tensor] = {}
         self.epoch = 0

@@ -9,12 +9,13 @@ from typing import ClassVar, TypeVar
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import RichProgressBar
 
+from lit_ctg.limits import Checked
 from lit_ctg.terminal import Console
 
 Item = TypeVar("Item")
 
 
-class Progress(RichProgressBar):
+class Progress(Checked, RichProgressBar):
     """Lightning's rich bar, plus a line per epoch with validation perplexity that also reaches log files.
 
     Attributes:

@@ -18,6 +18,7 @@ from lit_ctg.core.divergence import REMEDY, Diverged
 from lit_ctg.core.model import evaluating
 from lit_ctg.core.result import MetricResult
 from lit_ctg.errors import UserError
+from lit_ctg.limits import Checked, Count, NonNegative, Whole
 
 Batch = Mapping[str, Tensor]
 Transform = Callable[[Tensor, Tensor], Mapping[str, Tensor]]
@@ -90,7 +91,7 @@ def probe(
     return ProbeResult(largest <= tolerance * scale, largest, compared)
 
 
-class CausalityProbe(Callback):
+class CausalityProbe(Checked, Callback):
     """Probe a model before its first training step and after every validation.
 
     ``results`` holds ``probe/causal`` (1 or 0) and ``probe/max_change`` (in units of the scores), which are logged too.
@@ -103,7 +104,7 @@ class CausalityProbe(Callback):
         Diverged: a score is no number.
     """
 
-    def __init__(self, *, trials: int = 4, seed: int = 0, tolerance: float = 1e-4) -> None:
+    def __init__(self, *, trials: Count = 4, seed: Whole = 0, tolerance: NonNegative = 1e-4) -> None:
         super().__init__()
         self.options: dict[str, Any] = {"trials": trials, "seed": seed, "tolerance": tolerance}
         self.results: dict[str, dict[str, Any]] = {}

@@ -8,19 +8,18 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 from torchmetrics import Metric
 
 from lit_ctg.core.result import Direction, MetricResult
-from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.figure import Bar, BarGroup, Chart, Line, bar_chart, line_chart
-from lit_ctg.limits import Checked
+from lit_ctg.limits import Checked, Whole
 from lit_ctg.statistics import Interval, ratio_interval, wilson_interval
 
-MASKS = ("target", "input")
+Mask = Literal["target", "input"]
 
 # scores converted to float64 at a time: 4 M of them are 32 MB, whatever the vocabulary
 _CHUNK = 1 << 22
@@ -170,9 +169,9 @@ class RatioMetric(BatchMetric):
     count_sq: Tensor
     rows: Tensor
 
-    def __init__(self, *, mask: str, groups: int | None = None, **kwargs: Any) -> None:
+    def __init__(self, *, mask: Mask, groups: Whole | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.mask = checked_mask(self, mask)
+        self.mask = mask
         for name in self._SUMS:
             self.add_sum(name, () if groups is None else (groups,))
 
@@ -231,14 +230,6 @@ class RateMetric(LitMetric):
         hits, trials = int(self.hits), int(self.trials)
         rate = hits / trials if trials else float("nan")
         return MetricResult(rate, self.unit, self.direction, trials, wilson_interval(hits, trials), self.version)
-
-
-def checked_mask(metric: Metric, mask: str) -> str:
-    """Return ``mask``; UserError unless it is ``"target"`` or ``"input"``."""
-    if mask not in MASKS:
-        hint = did_you_mean(str(mask), MASKS)
-        raise UserError(f"metric {type(metric).__name__}: mask must be 'target' or 'input', got '{mask}'{hint}")
-    return mask
 
 
 def pick_mask(batch: Mapping[str, Tensor], mask: str) -> Tensor:

@@ -45,8 +45,6 @@ class PackedBatches(Dataset[Batch]):
         self.total = len(packed.ids(split))
         if self.total < 2:
             raise UserError(f"split '{split}' has {self.total} tokens: nothing to predict; give more text")
-        if length < 1 or batch_size < 1:
-            raise UserError(f"length {length} and batch_size {batch_size} must be at least 1")
 
     def rows(self, start_B: np.ndarray, stop_B: np.ndarray, length: int | None = None) -> Batch:
         """Return the rows that begin at ``start_B``; targets from ``stop_B`` on are masked.

@@ -5,15 +5,17 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from annotated_types import Ge
 
 from lit_ctg.data.chunk import run_starts
 from lit_ctg.data.hub import HubFiles
 from lit_ctg.data.source import file_checksum, find_optional, read_json, read_lines
 from lit_ctg.data.tokenizer import Tokenizer
 from lit_ctg.errors import UserError
+from lit_ctg.limits import Whole
 
 END = "<|endoftext|>"
 
@@ -161,10 +163,8 @@ class TrainedBPETokenizer(ByteBPETokenizer):
 
     kind = "bpe"
 
-    def __init__(self, *, size: int, minimum: int = 2) -> None:
+    def __init__(self, *, size: Annotated[int, Ge(257)], minimum: Whole = 2) -> None:
         super().__init__()
-        if size < 257:
-            raise UserError(f"tokenizer size {size} is too small: 256 bytes and {END} need at least 257")
         self.size, self.minimum = size, minimum
 
     def fingerprint(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import hashlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from lightning import LightningDataModule
 
@@ -26,10 +26,10 @@ from lit_ctg.data.hub import ALTERNATIVES, HubFiles
 from lit_ctg.data.hub import cache_root as cache_folder
 from lit_ctg.data.loader import ResumableLoader
 from lit_ctg.data.packing import PackedCorpus, Progress, ensure_packed, identity_key
-from lit_ctg.data.source import check_source, file_checksum
+from lit_ctg.data.source import file_checksum
 from lit_ctg.data.tokenizer import Tokenizer
 from lit_ctg.errors import UserError, did_you_mean
-from lit_ctg.limits import Checked
+from lit_ctg.limits import Checked, Choice, Count, SampleSize, Source, Whole
 
 BATCHING = ("chunks", "whole_batches", "windows", "windows_everywhere", "equal_windows", "streams")
 _WINDOWS = ("windows", "windows_everywhere")
@@ -88,13 +88,13 @@ class CorpusDataModule(Checked, LightningDataModule, abc.ABC):
     def __init__(
         self,
         *,
-        source: str,
+        source: Source,
         tokenizer: Tokenizer,
-        batching: str,
-        length: int,
-        batch_size: int,
-        seed: int,
-        steps_per_epoch: int | None = None,
+        batching: Annotated[str, Choice(BATCHING)],
+        length: Count,
+        batch_size: Count,
+        seed: Whole,
+        steps_per_epoch: Count | None = None,
         root: str | Path | None = None,
         repository: str | None = None,
         revision: str | None = None,
@@ -103,30 +103,24 @@ class CorpusDataModule(Checked, LightningDataModule, abc.ABC):
         by_source: bool = False,
         documents: bool = False,
         document_end: bool = False,
-        max_documents: int | None = None,
-        sample_size: int = 200_000,
-        sample_seed: int = 0,
+        max_documents: Count | None = None,
+        sample_size: SampleSize = 200_000,
+        sample_seed: Whole = 0,
         vocabulary_splits: Sequence[str] = ("train",),
-        num_workers: int = 0,
+        num_workers: Whole = 0,
         vary_length: bool = False,
-        evaluation_streams: int | None = None,
+        evaluation_streams: Count | None = None,
     ) -> None:
         super().__init__()
-        if batching not in BATCHING:
-            hint = did_you_mean(batching, BATCHING)
-            raise UserError(f"data.batching={batching}: use one of {', '.join(BATCHING)}{hint}")
         if batching in _WINDOWS and not steps_per_epoch:
             raise UserError(f"data.batching={batching} needs data.steps_per_epoch=<batches of an epoch>")
         if vary_length and batching != "streams":
             raise UserError(f"data.vary_length=true cuts streams: give data.batching=streams, not {batching}")
-        if evaluation_streams is not None and (batching != "streams" or evaluation_streams < 1):
-            raise UserError(
-                f"data.evaluation_streams={evaluation_streams}: give a whole number from 1 with "
-                "data.batching=streams, or null"
-            )
+        if evaluation_streams is not None and batching != "streams":
+            raise UserError(f"data.evaluation_streams={evaluation_streams}: give data.batching=streams, or null")
         if batching == "streams" and by_source:
             raise UserError("data.batching=streams runs through all sources: give data.by_source=false")
-        self.source, self.tokenizer, self.batching = check_source(source), tokenizer, batching
+        self.source, self.tokenizer, self.batching = source, tokenizer, batching
         self.length, self.batch_size, self.seed, self.steps_per_epoch = length, batch_size, seed, steps_per_epoch
         self.root, self.cache_root = root, cache_folder(cache_root)
         self.repository, self.revision = repository, revision

@@ -25,6 +25,7 @@ from lit_ctg.data.source import (
 from lit_ctg.data.split import check_fractions
 from lit_ctg.errors import UserError, check_unicode
 from lit_ctg.files import check_regular
+from lit_ctg.limits import Fraction
 
 READ = (".txt", ".jsonl", ".csv", ".parquet")
 # names that mean splits, not labels
@@ -146,7 +147,9 @@ class FolderDataModule(CorpusDataModule):
 
     name = "folder"
 
-    def __init__(self, *, val_fraction: float, test_fraction: float, column: str | None = None, **options: Any) -> None:
+    def __init__(
+        self, *, val_fraction: Fraction, test_fraction: Fraction, column: str | None = None, **options: Any
+    ) -> None:
         super().__init__(**options)
         if self.source != "local" or self.root is None:
             raise UserError("data=folder reads texts of your own: give data.root=<folder with one file or subfolder "

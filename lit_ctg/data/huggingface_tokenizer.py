@@ -14,6 +14,7 @@ import numpy as np
 from lit_ctg.data.tokenizer import Tokenizer
 from lit_ctg.errors import UserError
 from lit_ctg.files import bring_back
+from lit_ctg.limits import Pretrained
 
 
 class HuggingFaceTokenizer(Tokenizer):
@@ -30,13 +31,10 @@ class HuggingFaceTokenizer(Tokenizer):
 
     kind = "huggingface"
 
-    def __init__(self, *, path: str | None, revision: str | None = None, strip: bool = False) -> None:
+    def __init__(self, *, path: Pretrained, revision: str | None = None, strip: bool = False) -> None:
         super().__init__()
-        self.path, self.revision, self.strip = path, revision, strip
-        if path is None:
-            raise UserError(
-                "no pretrained model chosen: give its folder or hub name (backbone.path, for translation model.path)"
-            )
+        self.path: str | None = path
+        self.revision, self.strip = revision, strip
         self._use(load(path, revision))
 
     @classmethod

@@ -18,8 +18,8 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from lit_ctg.core.batch import Batch
 from lit_ctg.core.processes import children_without_signals
-from lit_ctg.errors import UserError, check_whole
-from lit_ctg.limits import Checked
+from lit_ctg.errors import UserError
+from lit_ctg.limits import Checked, Whole, checked
 
 _OWN_KEYS = ("input_ids_BT", "target_ids_BT", "mask_input_BT", "mask_target_BT")
 # first spawn key of the shuffling stream; the corpora use the small numbers
@@ -160,6 +160,7 @@ class EpochSampler(Sampler[tuple[int, int]]):
             yield self.epoch, index
 
 
+@checked
 class ResumableLoader(DataLoader[Batch]):
     """The loader of all corpora: batches are a function of (seed, epoch, position); checkpoints hold the position.
 
@@ -181,11 +182,10 @@ class ResumableLoader(DataLoader[Batch]):
         self,
         batches: Dataset[Batch],
         *,
-        num_workers: int = 0,
+        num_workers: Whole = 0,
         generator: torch.Generator | None = None,
         **order: Any,
     ) -> None:
-        check_whole("data.num_workers", num_workers, 0)
         self.position = 0
         self.order = EpochSampler(len(batches), **order)  # type: ignore[arg-type]  # ours have a length, a Dataset need not
         super().__init__(batches, batch_size=None, sampler=self.order, num_workers=num_workers, generator=generator)

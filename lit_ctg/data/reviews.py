@@ -6,7 +6,7 @@ import functools
 import itertools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from lit_ctg.data.corpus import SAMPLE_SPLIT, CorpusDataModule
 from lit_ctg.data.document import Document
@@ -14,7 +14,7 @@ from lit_ctg.data.hub import HubFiles
 from lit_ctg.data.sample import reviews as sample_reviews
 from lit_ctg.data.source import column_names, data_suffix, find_file, read_lines, read_records, text_column
 from lit_ctg.data.split import check_fractions, tail_documents
-from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.limits import Choice, Fraction
 
 # sources of each corpus and their stand-ins among the samples
 _SOURCES = {"topics": ("garden", "music"), "amazon": ("amazon",), "yelp": ("yelp",)}
@@ -48,16 +48,13 @@ class ReviewsDataModule(CorpusDataModule):
     def __init__(
         self,
         *,
-        corpus: str,
-        val_fraction: float,
-        test_fraction: float,
+        corpus: Annotated[str, Choice(_SOURCES)],
+        val_fraction: Fraction,
+        test_fraction: Fraction,
         hub: Mapping[str, Mapping[str, Any]],
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        if corpus not in _SOURCES:
-            hint = did_you_mean(corpus, _SOURCES)
-            raise UserError(f"data.corpus={corpus}: use one of {', '.join(_SOURCES)}{hint}")
         self.corpus, self.names = corpus, _SOURCES[corpus]
         self.val_fraction, self.test_fraction = check_fractions(val_fraction, test_fraction)
         self.hub = hub[corpus]

@@ -26,7 +26,6 @@ from typing import IO, Any, cast
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.files import Unpacked, check_regular
 
-SOURCES = ("sample", "local", "hub")
 TEXT_SUFFIXES = (".txt", ".tokens", ".raw", "")
 # rows of a .jsonl file that are read to find out which columns it has
 _LOOK_AT = 1000
@@ -39,13 +38,6 @@ SEPARATORS = (",", ";", "\t", "|")
 # a line longer than this is a damaged or binary file: real lines of all our corpora stay under 100 kB
 MAX_LINE_BYTES = 32 * 2**20
 _logger = logging.getLogger(__name__)
-
-
-def check_source(source: str) -> str:
-    """Return ``source`` if it is one of sample, local, hub; ``UserError`` otherwise."""
-    if source not in SOURCES:
-        raise UserError(f"data.source={source} is unknown: use sample, local or hub{did_you_mean(source, SOURCES)}")
-    return source
 
 
 def find_file(root: str | Path | None, stems: Sequence[str], *, suffixes: Sequence[str] = SUFFIXES) -> Path:

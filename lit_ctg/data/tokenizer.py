@@ -16,7 +16,7 @@ import numpy as np
 
 from lit_ctg.data.chunk import Chunks, ChunkTable, word_starts
 from lit_ctg.errors import UserError, did_you_mean
-from lit_ctg.limits import Checked
+from lit_ctg.limits import Checked, Count, Whole
 
 # one word with the white space after it: what spaCy's rules look at
 _PIECES = re.compile(rb"\S+\s*|\s+")
@@ -148,8 +148,8 @@ class WordTokenizer(Tokenizer):
         *,
         lower: bool = False,
         eol: str | None = "<eos>",
-        minimum: int = 1,
-        size: int | None = None,
+        minimum: Whole = 1,
+        size: Count | None = None,
         specials: Sequence[str] = ("<unk>",),
     ) -> None:
         super().__init__()

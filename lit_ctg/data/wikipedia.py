@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import Ge
 
 from lit_ctg.data.corpus import SAMPLE_SPLIT, CorpusDataModule
 from lit_ctg.data.document import Document
@@ -34,10 +36,8 @@ class WikipediaDataModule(CorpusDataModule):
 
     name = "wikipedia"
 
-    def __init__(self, *, holdout: int, **options: Any) -> None:
+    def __init__(self, *, holdout: Annotated[int, Ge(3)], **options: Any) -> None:
         super().__init__(**options)
-        if holdout < 3:
-            raise UserError(f"data.holdout={holdout} leaves nothing to train on: give at least 3")
         self.holdout = holdout
 
     def options(self) -> dict[str, Any]:

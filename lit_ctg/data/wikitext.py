@@ -6,13 +6,12 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from lit_ctg.data.corpus import SAMPLE_SPLIT, CorpusDataModule
 from lit_ctg.data.document import Document
 from lit_ctg.data.sample import encyclopedia
 from lit_ctg.data.source import data_suffix, find_file, read_lines, read_records
-from lit_ctg.errors import UserError
 
 # " = Title = ": one "=" on either side; " = = Section = = " has more
 _TITLE = re.compile(r"\s*= ([^=].*[^=]|[^=\s]) =\s*")
@@ -70,13 +69,11 @@ class WikiTextDataModule(CorpusDataModule):
     def __init__(
         self,
         *,
-        version: int,
+        version: Literal[2, 103],
         raw: bool,
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        if version not in (2, 103):
-            raise UserError(f"data.version={version}: WikiText comes as 2 or 103")
         self.version, self.raw = version, raw
 
     def options(self) -> dict[str, Any]:

@@ -11,7 +11,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from annotated_types import MinLen
 
 from lit_ctg.control import Control
 from lit_ctg.errors import UserError
@@ -55,10 +57,10 @@ class Method(Checked, ABC):
         ngram: it learns n-grams of text, so a judge or fluency model of n-grams would favour it (none of ours is one).
     """
 
-    def __init__(self, *, strengths: Sequence[Positive]) -> None:
+    def __init__(self, *, strengths: Annotated[Sequence[Positive], MinLen(1)]) -> None:
         self.strengths = tuple(float(value) for value in strengths)
-        if not self.strengths or list(self.strengths) != sorted(set(self.strengths)):
-            raise UserError(f"method.strengths={list(self.strengths)}: give numbers above 0, ascending, each once")
+        if list(self.strengths) != sorted(set(self.strengths)):
+            raise UserError(f"method.strengths={list(self.strengths)}: give numbers that ascend, each once")
 
     @abstractmethod
     def fit(self, bench: Bench) -> None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Annotated
 
 from sacrebleu.metrics import BLEU
 
 from lit_ctg.core.result import Direction, MetricResult
-from lit_ctg.errors import UserError, did_you_mean, only_errors_of
+from lit_ctg.errors import only_errors_of
+from lit_ctg.limits import Choice, Whole, checked
 
 REFERENCES = ("aligned", "flat")
 
 
+@checked
 class Bleu:
     """Corpus BLEU on sacrebleu's 0 to 100 scale, its interval by sacrebleu's bootstrap over texts.
 
@@ -27,10 +30,7 @@ class Bleu:
     direction: Direction = "higher"
     version = 1
 
-    def __init__(self, *, references: str, resamples: int = 1000) -> None:
-        if references not in REFERENCES:
-            hint = did_you_mean(references, REFERENCES)
-            raise UserError(f"metric Bleu: references must be 'aligned' or 'flat', got '{references}'{hint}")
+    def __init__(self, *, references: Annotated[str, Choice(REFERENCES)], resamples: Whole = 1000) -> None:
         self.references, self.resamples = references, resamples
 
     def score(self, texts: Sequence[str], references: Sequence[str]) -> MetricResult:

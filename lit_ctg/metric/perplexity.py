@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lit_ctg.core.metric import RatioMetric, pick_mask, token_nll
+from lit_ctg.core.metric import Mask, RatioMetric, pick_mask, token_nll
 from lit_ctg.core.result import MetricResult
 
 
@@ -27,7 +27,7 @@ class Perplexity(RatioMetric):
     unit = "perplexity"
     direction = "lower"
 
-    def __init__(self, *, mask: str = "target", **kwargs: Any) -> None:
+    def __init__(self, *, mask: Mask = "target", **kwargs: Any) -> None:
         super().__init__(mask=mask, **kwargs)
 
     def update(self, scores_BTV: Tensor, target_BT: Tensor, mask_BT: Tensor) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lit_ctg.errors import UserError
+from lit_ctg.limits import Count, Dropout, checked
 from lit_ctg.network.backbone import ModuleListOf
 from lit_ctg.network.dropout import dropout, dropout_add
 
@@ -26,6 +27,7 @@ Cache = list[KeysValues]
 INITIAL_STD = 0.02  # of GPT-2's initial weights
 
 
+@checked
 class GPT2Backbone(nn.Module):
     """Causal stack; ``dim`` is D and ``context`` the maximum number of positions."""
 
@@ -34,14 +36,14 @@ class GPT2Backbone(nn.Module):
     def __init__(
         self,
         *,
-        dim: int,
-        layers: int,
-        heads: int,
-        context: int,
-        dropout: float,
-        attention_dropout: float | None = None,
-        branch_dropout: float | None = None,
-        feedforward_dim: int | None = None,
+        dim: Count,
+        layers: Count,
+        heads: Count,
+        context: Count,
+        dropout: Dropout,
+        attention_dropout: Dropout | None = None,
+        branch_dropout: Dropout | None = None,
+        feedforward_dim: Count | None = None,
     ) -> None:
         """Build the layers.
 
@@ -61,14 +63,8 @@ class GPT2Backbone(nn.Module):
         super().__init__()
         if dim % heads:
             raise ValueError(f"dim={dim} is not a multiple of heads={heads}")
-        if layers < 1 or context < 1:
-            raise ValueError(f"layers={layers} and context={context} must be at least 1")
         attention_dropout = dropout if attention_dropout is None else attention_dropout
         self.branch_dropout = dropout if branch_dropout is None else branch_dropout
-        given = {"dropout": dropout, "attention_dropout": attention_dropout, "branch_dropout": self.branch_dropout}
-        for name, p in given.items():
-            if not 0.0 <= p < 1.0:
-                raise ValueError(f"{name}={p}: choose a probability in [0, 1)")
         self.dim, self.context, self.dropout = dim, context, dropout
         self.wpe = nn.Embedding(context, dim)
         inner = feedforward_dim or 4 * dim

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from lit_ctg.errors import UserError, only_errors_of
 from lit_ctg.files import bring_back
+from lit_ctg.limits import Pretrained, checked
 
 # largest difference between the model's logits and ours, as a share of the largest logit
 TOLERANCE = 1e-3
@@ -25,6 +26,7 @@ TOLERANCE = 1e-3
 HUB_NAME = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
 
 
+@checked
 class HuggingFaceBackbone(nn.Module):
     """Embedding, stack and output head of a pretrained model.
 
@@ -40,7 +42,7 @@ class HuggingFaceBackbone(nn.Module):
     def __init__(
         self,
         *,
-        path: str,
+        path: Pretrained,
         frozen: bool = True,
         lora: Mapping[str, Any] | None = None,
         revision: str | None = None,

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from lit_ctg.limits import Count, Dropout, checked
 from lit_ctg.network.backbone import ModuleListOf
 from lit_ctg.network.dropout import dropout, dropout_add, dropout_mask, relu_dropout
 from lit_ctg.network.packing import Packing
@@ -53,6 +54,7 @@ class SinusoidalPosition(nn.Module):
         return self.table_TD[positions]
 
 
+@checked
 class TransformerBackbone(nn.Module):
     """Layers of self-attention and feed-forward parts; embeddings and positions belong to the model.
 
@@ -63,11 +65,11 @@ class TransformerBackbone(nn.Module):
     def __init__(
         self,
         *,
-        dim: int,
-        layers: int,
-        heads: int,
-        feedforward_dim: int,
-        dropout: float,
+        dim: Count,
+        layers: Count,
+        heads: Count,
+        feedforward_dim: Count,
+        dropout: Dropout,
         norm_position: Literal["post", "pre"],
         causal: bool,
         activation: Literal["relu", "gelu"] = "relu",
@@ -92,12 +94,6 @@ class TransformerBackbone(nn.Module):
         super().__init__()
         if dim % heads:
             raise ValueError(f"dim={dim} is not a multiple of heads={heads}")
-        if layers < 1:
-            raise ValueError(f"layers={layers} must be at least 1")
-        if norm_position not in ("post", "pre"):
-            raise ValueError(f"norm_position={norm_position!r}: choose post or pre")
-        if not 0.0 <= dropout < 1.0:
-            raise ValueError(f"dropout={dropout}: choose a probability in [0, 1)")
         self.dim, self.heads, self.causal, self.norm_position = dim, heads, causal, norm_position
 
         def layer() -> TransformerLayer:

@@ -29,10 +29,11 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from lit_ctg.config import check, compose, config_folder, explain, prepare_overrides, quoted, register
+from lit_ctg.config import LIMITS, check, compose, config_folder, explain, prepare_overrides, quoted, register
 from lit_ctg.core.divergence import Diverged
 from lit_ctg.errors import UserError, one_line
 from lit_ctg.files import writing
+from lit_ctg.limits import check_value
 from lit_ctg.run.directory import REMEDY
 from lit_ctg.run.jobs import JOURNAL_VARIABLE, Jobs, cores
 from lit_ctg.terminal import Console, printable
@@ -115,8 +116,7 @@ def plan(overrides: Sequence[str]) -> tuple[int, int]:
         choices = {override.get_key_element(): _choices(override) for override in [*own, *given]}
     GlobalHydra.instance().clear()
     limit = cfg.get("jobs", 1)
-    if limit is not None and limit < 1:
-        raise UserError(f"jobs={limit}: pass at least 1, or null for one per core")
+    check_value("jobs", limit, LIMITS["jobs"])
     return math.prod(choices.values()), limit or cores()
 
 

@@ -8,7 +8,6 @@ import torch
 from lightning import Trainer
 from torch import nn
 
-from lit_ctg.errors import UserError
 from lit_ctg.run.jobs import SIDE_BY_SIDE, cores
 
 # Trained parameters from which all cores are used. Below, an operation is short, and on a busy machine every operation
@@ -16,8 +15,6 @@ from lit_ctg.run.jobs import SIDE_BY_SIDE, cores
 # cores, with 0.4 to 21 million parameters. From which size they pay on an idle machine is
 # not measured: set ``threads`` there.
 MANY = 20_000_000
-# the most that can be asked for: with tens of thousands OpenMP ends the process
-MOST = 1024
 # whoever sets one of these has decided
 VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -27,13 +24,8 @@ def set_threads(given: int | None, module: nn.Module, trainer: Trainer) -> int:
 
     In this order: the setting ``threads``; the environment's ``OMP_NUM_THREADS`` or ``MKL_NUM_THREADS``; on a CPU, one
     for a model below ``MANY`` trained parameters and all cores, shared with jobs running beside it, for a larger one.
-
-    Raises:
-        UserError: ``threads`` is below 1 or above ``MOST``.
     """
     if given is not None:
-        if not 1 <= given <= MOST:
-            raise UserError(f"threads={given}: pass 1 to {MOST}, or null to let the model's size decide")
         torch.set_num_threads(given)
     elif not any(os.environ.get(name) for name in VARIABLES) and trainer.strategy.root_device.type == "cpu":
         trained = sum(weight.numel() for weight in module.parameters() if weight.requires_grad)

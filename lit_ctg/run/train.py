@@ -23,6 +23,7 @@ from lit_ctg.core.lightning_patches import interruptible
 from lit_ctg.core.processes import die_with
 from lit_ctg.errors import UserError, one_line
 from lit_ctg.files import write_samples
+from lit_ctg.limits import check_settings
 from lit_ctg.results.record import RunRecord, config_hash, environment, in_float32, load_record, write_record
 from lit_ctg.run.build import Experiment, build, build_datamodule
 from lit_ctg.run.checkpoint import prepare_resume
@@ -54,6 +55,8 @@ def train(cfg: DictConfig) -> Outcome:
         raise UserError(
             "ckpt_path is for evaluate and generate: train resumes from the checkpoint in its own run directory"
         )
+    for part in ("data", "model", "backbone", "decoding", "metric", "callback", "trainer", "logger"):
+        check_settings(cfg[part], part)  # before there is a run directory
     with quiet():
         return join(cfg) if int(os.environ.get("LOCAL_RANK", 0)) > 0 else _train(cfg)
 

@@ -19,7 +19,6 @@ from torchmetrics import MeanMetric, MetricCollection
 
 from lit_ctg.core.metric import LitMetric, RateMetric, token_nll
 from lit_ctg.core.result import MetricResult
-from lit_ctg.errors import UserError
 from lit_ctg.metric.control_success import ControlSuccess
 from lit_ctg.metric.perplexity import Perplexity
 from lit_ctg.numbers import format_value
@@ -239,12 +238,6 @@ def test_a_result_within_the_merged_states_merges_no_second_time(make_batch) -> 
     with metric.merged():
         assert metric.number().n == int(metric.count) == 2 * own
     assert metric.number().n == 2 * own and int(metric.count) == own
-
-
-def test_unknown_mask_is_one_clear_line():
-    for make in (lambda: Perplexity(mask="inputs"), lambda: SemanticMSEConstant(num_features=2, mask="inputs")):
-        with pytest.raises(UserError, match="mask must be 'target' or 'input', got 'inputs'; did you mean 'input'"):
-            make()
 
 
 def test_bind_needs_nothing_by_default():

@@ -14,7 +14,6 @@ import pytest
 import zstandard
 
 from lit_ctg.data.source import (
-    check_source,
     data_suffix,
     file_checksum,
     find_file,
@@ -242,6 +241,4 @@ def test_missing_things_are_named(tmp_path: Path) -> None:
         find_file(None, ["train"])
     with pytest.raises(UserError, match="cannot be read"):
         list(read_lines(tmp_path / "nothing.txt"))
-    with pytest.raises(UserError, match="did you mean 'local'"):
-        check_source("locale")
     assert data_suffix("a/b.jsonl.xz") == ".jsonl" and data_suffix("a.txt") == ".txt"

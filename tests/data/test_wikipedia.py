@@ -59,7 +59,6 @@ def test_the_sample_is_raw_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"holdout": 2}, "at least 3"),
         ({"root": None}, r"needs data\.root"),
         ({"root": "missing"}, "cannot be read"),
         ({"source": "hub"}, "no hub"),

@@ -135,8 +135,6 @@ def test_sample_needs_nothing_and_never_leaks(tmp_path: Path) -> None:
 
 
 def test_wrong_settings_are_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="2 or 103"):
-        module(tmp_path, version=3)
     with pytest.raises(UserError, match="did you mean 'streams'"):
         module(tmp_path, batching="stream")
     with pytest.raises(UserError, match="steps_per_epoch"):

@@ -113,10 +113,6 @@ def test_a_text_longer_than_the_context_is_an_error():
         ours.step(torch.randn(1, DIM), cache)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [({"heads": 3}, "multiple"), ({"dropout": 1.0}, "probability"), ({"layers": 0}, "at least 1")],
-)
-def test_sizes_that_do_not_fit(wrong, message):
-    with pytest.raises(ValueError, match=message):
-        backbone(**wrong)
+def test_sizes_that_do_not_fit():
+    with pytest.raises(ValueError, match="multiple"):
+        backbone(heads=3)

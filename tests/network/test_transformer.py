@@ -215,19 +215,11 @@ def test_sinusoids_restated():
     assert not module.state_dict()
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"heads": 3}, "multiple"),
-        ({"layers": 0}, "layers=0 must be at least 1"),
-        ({"norm_position": "sandwich"}, "norm_position"),
-        ({"dropout": 1.0}, "probability"),
-    ],
-)
-def test_sizes_and_names_that_do_not_fit(change, message):
-    options = {"dim": 16, "layers": 1, "heads": 4, "feedforward_dim": 8, "dropout": 0.1, "norm_position": "post"}
-    with pytest.raises(ValueError, match=message):
-        TransformerBackbone(causal=True, **(options | change))
+def test_sizes_that_do_not_fit():
+    with pytest.raises(ValueError, match="multiple"):
+        TransformerBackbone(
+            causal=True, dim=16, layers=1, heads=3, feedforward_dim=8, dropout=0.1, norm_position="post"
+        )
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,8 @@ from torch.nn import functional as F
 
 from lit_ctg.control.base import linear_sizes, row_values
 from lit_ctg.core.model import Batch, LMOutput, adamw_warmup_cosine
-from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.errors import UserError
+from lit_ctg.limits import Choice, Count, Fraction, NonNegative, Whole
 from lit_ctg.network.backbone import check_backbone
 from lit_ctg.network.huggingface import HuggingFaceBackbone
 from lit_ctg.papers.control_code.control import NeuronCodes, SoftPrompt, output_size
@@ -58,20 +59,17 @@ class CodeAdapterModule(SourceModel):
         vocabulary: Any,
         backbone: HuggingFaceBackbone,
         corpus: str,
-        codes: int,
-        injection: str,
-        code_dim: int | None,
+        codes: Count,
+        injection: Annotated[str, Choice(ARMS)],
+        code_dim: Count | None,
         layers: Sequence[str] | None,
         output: bool,
-        learning_rate: float,
-        weight_decay: float,
-        warmup_fraction: float,
-        seed: int,
+        learning_rate: NonNegative,
+        weight_decay: NonNegative,
+        warmup_fraction: Fraction,
+        seed: Whole,
     ) -> None:
         super().__init__()
-        if injection not in ARMS:
-            hint = did_you_mean(str(injection), ARMS)
-            raise UserError(f"model.injection={injection}: use {' or '.join(ARMS)}{hint}")
         check_backbone(backbone, "vocabulary_size", "model")
         if not (backbone.frozen or backbone.adapters):
             # what would be trained with the codes could not be carried with them

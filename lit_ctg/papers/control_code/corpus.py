@@ -19,6 +19,7 @@ from lit_ctg.data.source import data_suffix, file_checksum, find_file, read_reco
 from lit_ctg.data.split import check_fractions, tail_documents, tail_text
 from lit_ctg.errors import UserError, did_you_mean, only_errors_of
 from lit_ctg.files import locked, write_atomic
+from lit_ctg.limits import Count, Fraction
 from lit_ctg.papers.control_code.sample import books as sample_books
 from lit_ctg.papers.control_code.sample import scripts as sample_scripts
 
@@ -107,10 +108,10 @@ class GutenbergDataModule(CorpusDataModule):
         *,
         collection: str,
         collections: Mapping[str, Sequence[str]],
-        books: Mapping[str, int | None],
-        characters: Mapping[str, int | None],
-        val_fraction: float,
-        test_fraction: float,
+        books: Mapping[str, Count | None],
+        characters: Mapping[str, Count | None],
+        val_fraction: Fraction,
+        test_fraction: Fraction,
         sha256: Mapping[int, str] | None = None,
         mirror: str = DEFAULT_MIRROR,
         **options: Any,
@@ -232,7 +233,12 @@ class ScriptsDataModule(CorpusDataModule):
     name = "scripts"
 
     def __init__(
-        self, *, styles: Sequence[str] = tuple(_STYLE_FILES), val_fraction: float, test_fraction: float, **options: Any
+        self,
+        *,
+        styles: Sequence[str] = tuple(_STYLE_FILES),
+        val_fraction: Fraction,
+        test_fraction: Fraction,
+        **options: Any,
     ) -> None:
         super().__init__(**options)
         if sorted(styles) != sorted(_STYLE_FILES):

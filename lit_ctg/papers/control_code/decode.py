@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
+from lit_ctg import limits
 from lit_ctg.core.generation import NO_END, Controls, ControlSetting, GeneratedText, Generator, one_each
 from lit_ctg.core.model import evaluating
 from lit_ctg.decoding.filters import MINUS_INFINITY, Nucleus, Temperature, TopK
 from lit_ctg.decoding.loop import generate
 from lit_ctg.decoding.rule import RuleList, ScoreRule
 from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.limits import Choice, Count, Positive, Weight, Whole, check_value, checked
 from lit_ctg.papers.control_code.model import CodeState, ControlCodeModule
 
 CHOICES = ("greedy", "sample", "uniform_top_k")
@@ -28,6 +29,7 @@ CHOICES = ("greedy", "sample", "uniform_top_k")
 Blend = list[tuple[float, list[float]]]
 
 
+@checked
 class CodeDecoding:
     """Decoding settings, as in ``conf/decoding/control_code.yaml``.
 
@@ -39,27 +41,20 @@ class CodeDecoding:
         forget_prompt: published fault: the prompt is dropped after the first new token.
         causal: False is the published fault: no mask in generation.
         start: the token before an empty prompt; it is not part of the text.
-
-    Raises:
-        UserError: no such choice, or a length below 1.
     """
 
     def __init__(
         self,
         *,
-        choice: str,
-        top_k: int,
-        temperature: float,
-        top_p: float,
-        new_tokens: int,
+        choice: Annotated[str, Choice(CHOICES)],
+        top_k: Whole,
+        temperature: Positive,
+        top_p: limits.Nucleus,
+        new_tokens: Count,
         forget_prompt: bool,
         causal: bool,
         start: str,
     ) -> None:
-        if choice not in CHOICES:
-            raise UserError(f"decoding.choice={choice}: use one of {', '.join(CHOICES)}{did_you_mean(choice, CHOICES)}")
-        if new_tokens < 1:
-            raise UserError(f"decoding.new_tokens={new_tokens}: generate at least 1 token")
         self.choice, self.top_k, self.temperature, self.top_p = choice, top_k, temperature, top_p
         self.new_tokens, self.forget_prompt, self.causal, self.start = new_tokens, forget_prompt, causal, start
 
@@ -228,8 +223,7 @@ class CodeGenerator(Generator[GeneratedText]):
                 raise UserError(
                     f"no control code '{name}': {self.module.corpus} was trained with {', '.join(sources)}{hint}"
                 )
-            if not isinstance(weight, int | float) or not 0 <= weight < math.inf:
-                raise UserError(f"weight {weight} of source '{name}': give a number from 0")
+            check_value(f"control.{name}", weight, Weight)
         total = sum(given.values())
         if total <= 0:
             raise UserError(f"weights {dict(given)} of the sources are all 0: give one of them more")

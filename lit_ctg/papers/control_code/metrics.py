@@ -23,7 +23,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import Pipeline, make_pipeline
 from torch import Tensor
 
-from lit_ctg.core.metric import LitMetric, RatioMetric, float64, pick_mask, token_nll
+from lit_ctg.core.metric import LitMetric, Mask, RatioMetric, float64, pick_mask, token_nll
 from lit_ctg.core.result import MetricResult
 from lit_ctg.errors import UserError
 from lit_ctg.metric.perplexity import Perplexity
@@ -53,7 +53,7 @@ class SourcePerplexity(RatioMetric):
     unit = "perplexity"
     direction = "lower"
 
-    def __init__(self, *, sources: Sequence[str] = (), mask: str = "target", **kwargs: Any) -> None:
+    def __init__(self, *, sources: Sequence[str] = (), mask: Mask = "target", **kwargs: Any) -> None:
         super().__init__(mask=mask, groups=len(sources), **kwargs)
         self.sources = tuple(sources)
 

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import torch
 from lightning.pytorch.utilities.types import OptimizerConfig, OptimizerLRSchedulerConfig
@@ -24,6 +24,7 @@ from torch.optim.lr_scheduler import ExponentialLR
 from lit_ctg.core.model import Batch, LitLanguageModel, LMOutput, adamw_warmup_cosine, datamodule_of
 from lit_ctg.data.tokenizer import Tokenizer
 from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.limits import Choice, Count, Dropout, NonNegative, Whole, checked
 from lit_ctg.network.backbone import ModuleListOf, check_backbone
 from lit_ctg.network.dropout import dropout, dropout_add, relu_dropout
 from lit_ctg.network.packing import Packing
@@ -59,9 +60,10 @@ class Injection:
     attention: bool = False
 
     @classmethod
+    @checked
     def of(
         cls,
-        name: str,
+        name: Annotated[str, Choice(INJECTIONS)],
         chosen: Sequence[int | str] | None,
         *,
         recurrent: bool,
@@ -81,11 +83,8 @@ class Injection:
                 self-attention (sec. 3.3: "led to a significant performance drop").
 
         Raises:
-            UserError: an unknown arm or layer, layers for an arm without a choice, or attention where no code meets it.
+            UserError: an unknown layer, layers for an arm without a choice, or attention where no code meets it.
         """
-        if name not in INJECTIONS:
-            hint = did_you_mean(str(name), INJECTIONS)
-            raise UserError(f"model.injection={name}: use one of {', '.join(INJECTIONS)}{hint}")
         if chosen is not None and name != "neuron":
             raise UserError(f"model.injection_layers={list(chosen)} is for model.injection=neuron, not {name}")
         if attention and (name != "neuron" or recurrent):
@@ -214,6 +213,7 @@ def mean_cross_entropy(scores_BTV: Tensor, target_BT: Tensor, mask_BT: Tensor) -
     return nats / mask_BT.sum().clamp(min=1)
 
 
+@checked
 class CodeTransformerBackbone(nn.Module):
     """Post-norm layers of causal self-attention and feed-forward parts with an optional code (sec. 3.3).
 
@@ -223,13 +223,13 @@ class CodeTransformerBackbone(nn.Module):
     def __init__(
         self,
         *,
-        dim: int,
-        layers: int,
-        heads: int,
-        feedforward_dim: int,
-        dropout: float,
+        dim: Count,
+        layers: Count,
+        heads: Count,
+        feedforward_dim: Count,
+        dropout: Dropout,
         identical_layers: bool,
-        code_dim: int = 0,
+        code_dim: Whole = 0,
         code_layers: Collection[int] = (),
         code_attention: bool = False,
         quick: bool = True,
@@ -372,16 +372,17 @@ class CodeTransformerLayer(TransformerLayer):
         return own.out_proj(context.transpose(1, 2).flatten(2).flatten(0, 1))
 
 
+@checked
 class CodeGRUBackbone(nn.Module):
     """torch's GRU, layer by layer; those that take the code read [h_t^{n-1}; c] (sec. 3.2). No loop over time."""
 
     def __init__(
         self,
         *,
-        dim: int,
-        layers: int,
-        dropout: float,
-        code_dim: int = 0,
+        dim: Count,
+        layers: Count,
+        dropout: Dropout,
+        code_dim: Whole = 0,
         code_layers: Collection[int] = (),
     ) -> None:
         """Build the layers.
@@ -544,28 +545,22 @@ class ControlCodeModule(SourceModel):
         vocabulary: Tokenizer,
         backbone: partial[Any],
         corpus: str,
-        codes: int,
-        injection: str,
+        codes: Count,
+        injection: Annotated[str, Choice(INJECTIONS)],
         injection_layers: Sequence[int | str] | None,
         match_parameters: bool,
-        position: str,
-        code_start: str,
+        position: Annotated[str, Choice(POSITIONS)],
+        code_start: Annotated[str, Choice(CODE_STARTS)],
         scale_words: bool,
-        init_range: float | None,
-        embedding_dropout: float,
+        init_range: NonNegative | None,
+        embedding_dropout: Dropout,
         optimizer: str,
-        optimizers: Mapping[str, Mapping[str, float]],
-        seed: int,
+        optimizers: Mapping[str, Mapping[str, NonNegative]],
+        seed: Whole,
         injection_attention: bool = False,
         fast: bool = True,
     ) -> None:
         super().__init__()
-        if position not in POSITIONS:
-            hint = did_you_mean(str(position), POSITIONS)
-            raise UserError(f"model.position={position}: use one of {', '.join(POSITIONS)}{hint}")
-        if code_start not in CODE_STARTS:
-            hint = did_you_mean(str(code_start), CODE_STARTS)
-            raise UserError(f"model.code_start={code_start}: use one of {', '.join(CODE_STARTS)}{hint}")
         check_optimizer(optimizer, optimizers)
         self.vocabulary, self.corpus, self.injection = vocabulary, corpus, injection
         self.codes, self.embedding_dropout = codes, embedding_dropout

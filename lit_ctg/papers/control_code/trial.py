@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import numpy as np
 import torch
@@ -21,8 +21,9 @@ from lit_ctg.callback.progress import steps
 from lit_ctg.core.metric import token_nll
 from lit_ctg.core.model import datamodule_of, evaluating
 from lit_ctg.core.result import MetricResult
-from lit_ctg.errors import UserError, did_you_mean
-from lit_ctg.metric.bleu import Bleu
+from lit_ctg.errors import UserError
+from lit_ctg.limits import Checked, Choice, Count, Whole, checked
+from lit_ctg.metric.bleu import REFERENCES, Bleu
 from lit_ctg.metric.control_success import ControlSuccess
 from lit_ctg.metric.perplexity import Perplexity
 from lit_ctg.papers.control_code.metrics import (
@@ -72,7 +73,10 @@ def cut(ids_T: np.ndarray, n: int, length: int) -> list[np.ndarray]:
     return [np.asarray(ids_T[start : start + length]) for start in starts]
 
 
-def prompts_of(datamodule: Any, *, n: int, prompt_tokens: int, new_tokens: int, prompts_from: str) -> list[Prompt]:
+@checked
+def prompts_of(
+    datamodule: Any, *, n: int, prompt_tokens: int, new_tokens: int, prompts_from: Annotated[str, Choice(FROM)]
+) -> list[Prompt]:
     """Cut ``n`` prompts, equally many per source if possible, with their continuations.
 
     Args:
@@ -83,9 +87,8 @@ def prompts_of(datamodule: Any, *, n: int, prompt_tokens: int, new_tokens: int, 
             authors, so that nearly all prompts were trained on.
 
     Raises:
-        UserError: unknown ``prompts_from``, or a source is shorter than one prompt with its reference.
+        UserError: a source is shorter than one prompt with its reference.
     """
-    _check_from(prompts_from)
     texts = source_texts(datamodule, "val")
     if prompts_from == "whole_text":
         training = source_texts(datamodule, "train")
@@ -100,12 +103,6 @@ def prompts_of(datamodule: Any, *, n: int, prompt_tokens: int, new_tokens: int, 
             )
         prompts += [Prompt(w[:prompt_tokens].tolist(), w[prompt_tokens:].tolist(), source) for w in windows]
     return prompts
-
-
-def _check_from(prompts_from: str) -> None:
-    if prompts_from not in FROM:
-        hint = did_you_mean(prompts_from, FROM)
-        raise UserError(f"callback.code_trial.prompts_from={prompts_from}: use one of {', '.join(FROM)}{hint}")
 
 
 def train_judge(datamodule: Any, *, chunks: int, length: int) -> tuple[SourceClassifier, ControlSuccess]:
@@ -197,7 +194,7 @@ class CodeGenerator(Protocol):
         """Continue each prompt under its mixture of codes; ``seed=None`` takes the best token."""
 
 
-class CodeTrial(Callback):
+class CodeTrial(Checked, Callback):
     """Run the trials in ``trainer.validate``, which ends every run, and the generations also after chosen epochs.
 
     Every prompt is continued under every code. Where the code is that of the prompt's own source, the continuation is
@@ -227,32 +224,26 @@ class CodeTrial(Callback):
         samples: dicts with mode, source, code, prompt and text; mode "note" lists what was not measured.
 
     Raises:
-        UserError: a number that is not positive, an unknown ``prompts_from`` or ``bleu_references``; later, batches
-            without control codes.
+        UserError: later, batches without control codes.
     """
 
     def __init__(
         self,
         *,
-        prompts: int,
-        prompt_tokens: int,
-        new_tokens: int,
-        prompts_from: str,
-        bleu_references: str,
+        prompts: Count,
+        prompt_tokens: Count,
+        new_tokens: Count,
+        prompts_from: Annotated[str, Choice(FROM)],
+        bleu_references: Annotated[str, Choice(REFERENCES)],
         decoding: Any,
-        seed: int,
-        epochs: Sequence[int] = (),
+        seed: Whole,
+        epochs: Sequence[Whole] = (),
         bertscore: Mapping[str, Any] | None = None,
-        judge_chunks: int = 2000,
-        samples_kept: int = 3,
+        judge_chunks: Count = 2000,
+        samples_kept: Whole = 3,
         test: bool = False,
     ) -> None:
         super().__init__()
-        _check_from(prompts_from)
-        counts = {"prompts": prompts, "prompt_tokens": prompt_tokens, "new_tokens": new_tokens}
-        for name, value in (counts | {"judge_chunks": judge_chunks}).items():
-            if not isinstance(value, int) or value < 1:
-                raise UserError(f"callback.code_trial.{name}={value}: give a whole number from 1 on")
         self.prompts, self.prompt_tokens, self.new_tokens = prompts, prompt_tokens, new_tokens
         self.prompts_from, self.bleu = prompts_from, Bleu(references=bleu_references)
         self.decoding, self.seed, self.epochs = decoding, seed, frozenset(epochs)

@@ -14,10 +14,11 @@ from lit_ctg.control.base import Control, Prefix, Stage, Values
 from lit_ctg.core.generation import ControlSetting
 from lit_ctg.decoding.rule import ScoreRule
 from lit_ctg.errors import UserError
+from lit_ctg.limits import NonNegative
 from lit_ctg.papers.graphmax.graph import CooccurrenceGraph
 from lit_ctg.papers.graphmax.model import GraphmaxModule
 from lit_ctg.papers.graphmax.published import AlgorithmOne
-from lit_ctg.papers.graphmax.variant import Variant, VariantRule, checked_name, chosen, variants
+from lit_ctg.papers.graphmax.variant import Variant, VariantName, VariantRule, chosen, variants
 
 
 class Graphmax(Control):
@@ -42,13 +43,13 @@ class Graphmax(Control):
         self,
         graph: CooccurrenceGraph,
         *,
-        variant: str = "graphmax",
-        lam: float = 1.0,
+        variant: VariantName = "graphmax",
+        lam: NonNegative = 1.0,
         published: AlgorithmOne | None = None,
         name: str | None = None,
     ) -> None:
         super().__init__(name=name)
-        self.variant = checked_name(variant, "variant")
+        self.variant = variant
         if variant == "softmax":
             raise UserError("variant=softmax: that is the model itself; choose an output layer that changes something")
         if variant == "algorithm_one" and published is None:

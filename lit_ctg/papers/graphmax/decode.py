@@ -12,19 +12,22 @@ import torch
 from lightning import LightningModule
 from torch import Tensor
 
+from lit_ctg import limits
 from lit_ctg.core.generation import NO_END, ControlSetting, GeneratedText, Generator, one_each
 from lit_ctg.decoding.filters import Nucleus, Temperature, TopK
 from lit_ctg.decoding.filters import top_k as keep_top_k
 from lit_ctg.decoding.rule import PerRow, RuleList, ScoreRule, per_row
-from lit_ctg.errors import UserError, check_number, check_whole
+from lit_ctg.errors import UserError
+from lit_ctg.limits import Count, NonNegative, Positive, Whole, checked
 from lit_ctg.papers.graphmax.equation import MAX_ITERATIONS, graphmax, warn_uncertified
 from lit_ctg.papers.graphmax.graph import CooccurrenceGraph
 from lit_ctg.papers.graphmax.published import AlgorithmOne
-from lit_ctg.papers.graphmax.variant import NAMES, Variant, VariantRule, checked_name, chosen
+from lit_ctg.papers.graphmax.variant import NAMES, Variant, VariantName, VariantRule, chosen
 
 # Graphmax as a score rule: in our decoding loop and in Hugging Face's ``generate(logits_processor=[rule])``.
 
 
+@checked
 class GraphmaxRule(ScoreRule):
     """Replaces the scores by graphmax's log-probabilities, so that softmax of them is graphmax.
 
@@ -45,14 +48,12 @@ class GraphmaxRule(ScoreRule):
         graph: CooccurrenceGraph,
         strength: PerRow = 1.0,
         *,
-        top_k: int | None = None,
-        tol: float = 1e-6,
-        max_iterations: int = MAX_ITERATIONS,
+        top_k: Count | None = None,
+        tol: Positive = 1e-6,
+        max_iterations: Count = MAX_ITERATIONS,
         strict: bool = True,
         solver: str | AlgorithmOne = "certified",
     ):
-        if top_k is not None and top_k < 1:
-            raise UserError(f"graphmax over the top_k best tokens needs top_k >= 1, not {top_k}")
         self.graph, self.strength, self.top_k = graph, strength, top_k
         self.settings: dict[str, Any] = {
             "tol": tol,
@@ -83,6 +84,7 @@ class GraphmaxRule(ScoreRule):
 # Text from a language model through graphmax or any other variant: `lit-ctg generate experiment=graphmax/main`.
 
 
+@checked
 class GraphmaxDecoding:
     """The sampling settings.
 
@@ -96,17 +98,13 @@ class GraphmaxDecoding:
     def __init__(
         self,
         *,
-        variant: str,
-        strength: float,
-        temperature: float = 1.0,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        max_new_tokens: int = 100,
+        variant: VariantName,
+        strength: NonNegative,
+        temperature: Positive = 1.0,
+        top_k: Whole = 0,
+        top_p: limits.Nucleus = 1.0,
+        max_new_tokens: Count = 100,
     ):
-        _check(variant, strength)
-        check_whole("decoding.top_k", top_k, 0)
-        check_number("decoding.temperature", temperature, above=0.0)
-        check_number("decoding.top_p", top_p, above=0.0, most=1.0)
         self.variant, self.strength, self.max_new_tokens = variant, strength, max_new_tokens
         self.temperature, self.top_k, self.top_p = temperature, top_k, top_p
 
@@ -199,9 +197,3 @@ class GraphmaxGenerator(Generator[GeneratedText]):
         ends = {self.vocabulary.bos_id, self.vocabulary.eos_id}
         said = self.vocabulary.decode([number for number in ids if number not in ends])
         return GeneratedText(said, tuple(ids), prompt_length, control)
-
-
-def _check(variant: str, strength: Any) -> None:
-    checked_name(variant, "variant")
-    if isinstance(strength, bool) or not isinstance(strength, int | float) or not strength >= 0:
-        raise UserError(f"the strength of graphmax is a number >= 0, not {strength!r}")

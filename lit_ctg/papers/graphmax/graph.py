@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -25,9 +25,10 @@ from torch import Tensor
 
 from lit_ctg.data.corpus import CorpusDataModule
 from lit_ctg.data.tokenizer import Tokenizer, blocks
-from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.errors import UserError
 from lit_ctg.files import replacing
-from lit_ctg.papers.graphmax.fast import chosen_kernels
+from lit_ctg.limits import Choice, Count, checked
+from lit_ctg.papers.graphmax.fast import SETTINGS, chosen_kernels
 
 if TYPE_CHECKING:
     from lit_ctg.papers.graphmax.fast.kernels import SlicedRows
@@ -281,16 +282,17 @@ class CooccurrenceGraph:
     fast: str = "auto"
 
     @classmethod
+    @checked
     def from_token_ids(
         cls,
         sequences: Iterable[Sequence[int] | np.ndarray],
-        vocab_size: int,
+        vocab_size: Count,
         *,
-        order: int = 1,
+        order: Count = 1,
         transposed: bool = False,
-        normalization: str = "row",
-        minimum_count: int = 1,
-        row_edges: int = 256,
+        normalization: Annotated[str, Choice(NORMALIZATIONS)] = "row",
+        minimum_count: Count = 1,
+        row_edges: Count = 256,
     ) -> CooccurrenceGraph:
         """Count the bigrams of ``sequences`` and normalise them.
 
@@ -308,7 +310,6 @@ class CooccurrenceGraph:
         Raises:
             UserError: an empty corpus, an id outside the vocabulary, an argument out of range.
         """
-        _check_settings(order, normalization, minimum_count, row_edges)
         counts = count_bigrams(sequences, vocab_size)
         bigrams = float(counts.sum())
         counts.data[counts.data < minimum_count] = 0
@@ -624,17 +625,10 @@ def _arrays_checksum(tensors: dict[str, np.ndarray]) -> str:
 # The source of a language model's scene graph: a corpus read in the model's vocabulary, or a file made from it.
 
 
-def _check_settings(order: int, normalization: str, minimum_count: int, row_edges: int) -> None:
-    if order < 1 or minimum_count < 1 or row_edges < 1:
-        raise UserError("the scene graph needs order, minimum_count and row_edges of at least 1")
-    if normalization not in NORMALIZATIONS:
-        hint = did_you_mean(normalization, NORMALIZATIONS)
-        raise UserError(f"unknown normalization '{normalization}' of the scene graph{hint}")
-
-
 VOCABULARY = "vocabulary"  # key of ``information``: the vocabulary of the graph's token ids
 
 
+@checked
 class SceneGraph:
     """Provides the graph of a scene corpus over any vocabulary; made once, when first needed.
 
@@ -652,15 +646,13 @@ class SceneGraph:
         *,
         split: str = "train",
         path: str | Path | None = None,
-        order: int = 1,
+        order: Count = 1,
         transposed: bool = False,
-        normalization: str = "row",
-        minimum_count: int = 1,
-        row_edges: int = 256,
-        fast: str = "auto",
+        normalization: Annotated[str, Choice(NORMALIZATIONS)] = "row",
+        minimum_count: Count = 1,
+        row_edges: Count = 256,
+        fast: Annotated[str, Choice(SETTINGS)] = "auto",
     ):
-        chosen_kernels(fast)  # reject unknown settings now
-        _check_settings(order, normalization, minimum_count, row_edges)
         if corpus is None and path is None:
             raise UserError("a scene graph needs a corpus to count, or the path of a graph that was counted before")
         # it is read when needed, which may be late in a run

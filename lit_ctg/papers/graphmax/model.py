@@ -7,22 +7,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import entmax
 import torch
+from annotated_types import Interval
 from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lit_ctg.core.model import Batch, LitLanguageModel, LMOutput, adamw_warmup_cosine
 from lit_ctg.data.tokenizer import Tokenizer
-from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.errors import UserError
+from lit_ctg.limits import Choice, Count, Fraction, NonNegative, Positive, checked
 from lit_ctg.network.backbone import Backbone, PretrainedBackbone, check_backbone
 from lit_ctg.papers.graphmax.equation import graphmax, warn_uncertified
 from lit_ctg.papers.graphmax.graph import CooccurrenceGraph, SceneGraph
 from lit_ctg.papers.graphmax.published import AlgorithmOne, check_runs
-from lit_ctg.papers.graphmax.variant import Variant, checked_name, chosen, variants
+from lit_ctg.papers.graphmax.variant import Variant, VariantName, chosen, variants
 
 # Kernelised Bayesian softmax (Miao et al. 2019), a baseline of Fig. 5: an output layer with several senses per word.
 #
@@ -30,6 +32,7 @@ from lit_ctg.papers.graphmax.variant import Variant, checked_name, chosen, varia
 # variance; the original moves senses from words that do not need them to words that do.
 
 
+@checked
 class KernelBayesianSoftmax(nn.Module):
     """``p(w | h) = sum_m exp K(h, e_wm) / sum over all senses``, with a kernel that is wider for a larger theta.
 
@@ -43,10 +46,10 @@ class KernelBayesianSoftmax(nn.Module):
         std: of the initial sense vectors.
     """
 
-    def __init__(self, vocab_size: int, dim: int, *, senses: int = 2, theta: float = 0.1, std: float = 0.02):
+    def __init__(
+        self, vocab_size: Count, dim: Count, *, senses: Count = 2, theta: Positive = 0.1, std: NonNegative = 0.02
+    ):
         super().__init__()
-        if senses < 1 or theta <= 0:
-            raise UserError(f"a kernelised Bayesian softmax needs senses >= 1 and theta > 0, not {senses} and {theta}")
         self.vocab_size, self.senses = vocab_size, senses
         self.sense_MVD = nn.Parameter(torch.randn(senses, vocab_size, dim) * std)
         # theta = exp of this, so that it stays above 0
@@ -114,24 +117,20 @@ class GraphmaxModule(LitLanguageModel):
         *,
         vocabulary: Tokenizer,
         backbone: Backbone,
-        output: str = "softmax",
-        training_output: str = "softmax",
-        fine_tuning: float = 1.0,
-        strength: float = 1.0,
-        training_positions: int = 256,
+        output: VariantName = "softmax",
+        training_output: Annotated[str, Choice(TRAINING_OUTPUTS)] = "softmax",
+        fine_tuning: Annotated[float, Interval(gt=0, le=1)] = 1.0,
+        strength: NonNegative = 1.0,
+        training_positions: Count = 256,
         scene: SceneGraph | None = None,
         published: AlgorithmOne | None = None,
-        senses: int = 2,
-        learning_rate: float,
-        weight_decay: float = 0.01,
-        warmup_fraction: float = 0.05,
-        final_fraction: float = 0.1,
+        senses: Count = 2,
+        learning_rate: NonNegative,
+        weight_decay: NonNegative = 0.01,
+        warmup_fraction: Fraction = 0.05,
+        final_fraction: Fraction = 0.1,
     ):
         super().__init__()
-        checked_name(output, "model.output")
-        _check("training_output", training_output, TRAINING_OUTPUTS)
-        if not 0.0 < fine_tuning <= 1.0 or strength < 0 or training_positions < 1:
-            raise UserError("model needs 0 < fine_tuning <= 1, strength >= 0 and training_positions >= 1")
         if scene is None and {output, training_output} - {"softmax", "bayesian"} - {"sparsemax"}:
             raise UserError(f"model.output={output}, training_output={training_output}: give model.scene its corpus")
         if output == "algorithm_one" and published is None:
@@ -244,8 +243,3 @@ class GraphmaxModule(LitLanguageModel):
         """Return z ``[B, V]`` of the token after the newest one, and the cache; the output layer is a score rule."""
         hidden_BD, state = self.backbone.step(self._embed(ids_B1[:, 0]), state)
         return self.logits(hidden_BD), state
-
-
-def _check(name: str, value: str, options: tuple[str, ...]) -> None:
-    if value not in options:
-        raise UserError(f"model.{name}={value}{did_you_mean(value, options)}: use one of {', '.join(options)}")

@@ -6,13 +6,14 @@ suffixes: B rows, V vocabulary.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from lit_ctg.errors import UserError, check_whole, did_you_mean
+from lit_ctg.errors import UserError
+from lit_ctg.limits import Choice, Count, NonNegative, Positive, checked
 from lit_ctg.papers.graphmax.graph import GraphOperator
 from lit_ctg.papers.graphmax.model_step import duality_gap
 from lit_ctg.papers.graphmax.solver import Solution
@@ -55,6 +56,7 @@ def check_runs(published: AlgorithmOne, where: str) -> None:
         )
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class AlgorithmOne:
     """The published solver.
@@ -67,19 +69,11 @@ class AlgorithmOne:
         log_floor: ``log max(x, log_floor)`` in the gradient; 0 is as printed, where x = 0 gives an infinite step.
     """
 
-    step_size: float
-    steps: int
-    threshold: float
-    sort: str
-    log_floor: float
-
-    def __post_init__(self) -> None:
-        if self.sort not in SORTS:
-            raise UserError(f"Algorithm 1 cannot sort '{self.sort}'{did_you_mean(self.sort, SORTS)}: use {SORTS}")
-        check_whole("Algorithm 1, steps", self.steps, 1)
-        numbers = (self.step_size, self.threshold, self.log_floor)
-        if not all(math.isfinite(number) for number in numbers) or self.step_size <= 0 or min(numbers) < 0:
-            raise UserError("Algorithm 1 needs step_size > 0, threshold >= 0 and log_floor >= 0")
+    step_size: Positive
+    steps: Count
+    threshold: NonNegative
+    sort: Annotated[str, Choice(SORTS)]
+    log_floor: NonNegative
 
     def solve(self, operator: GraphOperator, logits_BV: Tensor, strength_B1: Tensor) -> Solution:
         """Run Algorithm 1 on each row. The gap is NaN where the output is not a distribution."""

@@ -19,17 +19,19 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import BartConfig, BartForConditionalGeneration, GenerationConfig, LogitsProcessorList
 
+from lit_ctg import limits
 from lit_ctg.core.batch import Batch
 from lit_ctg.core.model import LitLanguageModel, LMOutput, adamw_warmup_cosine, datamodule_of, evaluating
 from lit_ctg.core.result import MetricResult
 from lit_ctg.data.tokenizer import Tokenizer
 from lit_ctg.decoding.rule import ScoreRule
 from lit_ctg.errors import UserError
+from lit_ctg.limits import Checked, Count, Dropout, Fraction, NonNegative, Pretrained, Whole
 from lit_ctg.metric.bleu import Bleu
 from lit_ctg.papers.graphmax.graph import CooccurrenceGraph, SceneGraph
 from lit_ctg.papers.graphmax.published import AlgorithmOne, check_runs
 from lit_ctg.papers.graphmax.translation_corpus import TranslationBatch
-from lit_ctg.papers.graphmax.trial import check_counts, check_real, check_softmax, checked_methods
+from lit_ctg.papers.graphmax.trial import Methods, check_softmax, checked_methods
 from lit_ctg.papers.graphmax.trial_parts import FLOOR, target_nll
 from lit_ctg.papers.graphmax.variant import Variant, VariantRule, variants
 from lit_ctg.statistics import ratio_interval
@@ -176,18 +178,18 @@ class GraphmaxTranslationModule(TranslationModel):
         self,
         *,
         vocabulary: Tokenizer,
-        dim: int = 128,
-        layers: int = 2,
-        heads: int = 4,
-        feedforward_dim: int = 512,
-        dropout: float = 0.1,
-        max_length: int = 128,
-        label_smoothing: float = 0.1,
+        dim: Count = 128,
+        layers: Count = 2,
+        heads: Count = 4,
+        feedforward_dim: Count = 512,
+        dropout: Dropout = 0.1,
+        max_length: Count = 128,
+        label_smoothing: Fraction = 0.1,
         scene: SceneGraph | None = None,
         published: AlgorithmOne | None = None,
-        learning_rate: float,
-        weight_decay: float = 0.01,
-        warmup_fraction: float = 0.1,
+        learning_rate: NonNegative,
+        weight_decay: NonNegative = 0.01,
+        warmup_fraction: Fraction = 0.1,
     ):
         super().__init__()
         if published is not None:
@@ -258,7 +260,7 @@ class PretrainedTranslationModule(TranslationModel):
         self,
         *,
         vocabulary: Tokenizer,
-        path: str,
+        path: Pretrained,
         revision: str | None = None,
         source_language: str | None = None,
         target_language: str | None = None,
@@ -402,7 +404,7 @@ def per_token(total_B: Tensor, count_B: Tensor, unit: str) -> MetricResult:
     return MetricResult(float(total_B.sum() / count_B.sum()), unit, "lower", int(count_B.sum()), interval, VERSION)
 
 
-class GraphmaxTranslation(Callback):
+class GraphmaxTranslation(Checked, Callback):
     """Translate the validation split in ``trainer.validate``, which ends every run, and score it by sacrebleu.
 
     References are the raw target sentences, hypotheses the decoded ids; both go through sacrebleu's own tokenizer.
@@ -425,29 +427,25 @@ class GraphmaxTranslation(Callback):
         samples: dicts with method, prompt (the source) and text, the first few.
 
     Raises:
-        UserError: an unknown variant, methods without softmax, or a number out of range.
+        UserError: methods without softmax.
     """
 
     def __init__(
         self,
         *,
-        methods: Mapping[str, Mapping[str, Any]],
-        sentences: int | None,
-        beams: int,
-        max_new_tokens: int,
+        methods: Methods,
+        sentences: Count | None,
+        beams: Count,
+        max_new_tokens: Count,
         lower: bool,
-        resamples: int = 200,
-        samples_kept: int = 3,
-        floor: float = FLOOR,
+        resamples: Count = 200,
+        samples_kept: Whole = 3,
+        floor: limits.Nucleus = FLOOR,
     ) -> None:
         super().__init__()
         where = "callback.graphmax_translation"
         self.methods = checked_methods(f"{where}.methods", methods)
         check_softmax(f"{where}.methods", self.methods)
-        check_counts(where, 1, beams=beams, max_new_tokens=max_new_tokens, resamples=resamples)
-        check_counts(where, 1, **({} if sentences is None else {"sentences": sentences}))
-        check_counts(where, 0, samples_kept=samples_kept)
-        check_real(where, above=0, most=1, floor=floor)
         self.sentences, self.beams, self.max_new_tokens = sentences, beams, max_new_tokens
         self.lower, self.resamples, self.samples_kept, self.floor = lower, resamples, samples_kept, floor
         self.results: dict[str, dict[str, Any]] = {}

@@ -19,6 +19,7 @@ from lit_ctg.data.packing import PackedCorpus, digest
 from lit_ctg.data.source import Row, column_names, find_optional, read_lines, read_records
 from lit_ctg.data.split import check_fractions, tail_documents
 from lit_ctg.errors import UserError
+from lit_ctg.limits import Fraction
 from lit_ctg.papers.graphmax.sample import parallel
 
 _FILES = {
@@ -120,7 +121,13 @@ class TranslationDataModule(CorpusDataModule):
     sides = ("source", "target")
 
     def __init__(
-        self, *, source_language: str, target_language: str, val_fraction: float, test_fraction: float, **options: Any
+        self,
+        *,
+        source_language: str,
+        target_language: str,
+        val_fraction: Fraction,
+        test_fraction: Fraction,
+        **options: Any,
     ) -> None:
         super().__init__(batching="chunks", **options)
         self.languages = {"source": source_language, "target": target_language}

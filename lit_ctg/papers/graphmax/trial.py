@@ -8,10 +8,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol, runtime_checkable
+from typing import Annotated, Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
+from annotated_types import Ge
 from lightning import Callback, LightningModule, Trainer
 from torch import Tensor
 
@@ -21,35 +22,24 @@ from lit_ctg.core.result import Direction, MetricResult
 from lit_ctg.data.corpus import CorpusDataModule
 from lit_ctg.data.tokenizer import Tokenizer
 from lit_ctg.decoding.ngram import NgramModel
-from lit_ctg.errors import UserError, check_whole, did_you_mean
+from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.limits import Checked, Choice, Fields, NonNegative, Whole
 from lit_ctg.papers.graphmax.graph import CooccurrenceGraph
 from lit_ctg.papers.graphmax.published import AlgorithmOne, check_runs
-from lit_ctg.papers.graphmax.variant import Certificates, Variant, checked_name, chosen, variants
+from lit_ctg.papers.graphmax.variant import Certificates, Variant, VariantName, chosen, variants
 from lit_ctg.statistics import paired_t_interval, t_interval
 
-Methods = Mapping[str, Mapping[str, Any]]
+
+@dataclass(frozen=True)
+class MethodSettings:
+    """The settings of a method, for their limits."""
+
+    variant: VariantName | None
+    strength: NonNegative = 1.0
+    strengths: Sequence[NonNegative] | None = None
 
 
-def check_counts(where: str, least: int, **given: Any) -> None:
-    """Refuse anything but whole numbers of at least ``least``.
-
-    Raises:
-        UserError: names the setting as ``where.name=value``.
-    """
-    for name, value in given.items():
-        check_whole(f"{where}.{name}", value, least)
-
-
-def check_real(where: str, *, above: float, most: float = math.inf, **given: Any) -> None:
-    """Refuse anything but a finite number above ``above`` and at most ``most``.
-
-    Raises:
-        UserError: names the setting as ``where.name=value``.
-    """
-    for name, value in given.items():
-        if not _is_number(value) or not above < value <= most:
-            upper = "" if most == math.inf else f" and at most {most:g}"
-            raise UserError(f"{where}.{name}={value}: give a number above {above:g}{upper}")
+Methods = Mapping[str, Annotated[Mapping[str, Any], Fields(MethodSettings)]]
 
 
 def checked_methods(where: str, given: Methods, *, strengths: str = "strength") -> dict[str, Mapping[str, Any]]:
@@ -61,35 +51,20 @@ def checked_methods(where: str, given: Methods, *, strengths: str = "strength") 
         strengths: ``strength`` for one number, ``strengths`` for a list.
 
     Raises:
-        UserError: an unknown variant or key, a strength that is not a number >= 0, or no method at all.
+        UserError: an unknown key, or no method at all.
     """
     for name, setting in given.items():
         place = f"{where}.{name}"
-        if not isinstance(setting, Mapping) or "variant" not in setting:
+        if "variant" not in setting:
             raise UserError(f"{place}={setting}: give {{variant: <name>, {strengths}: ...}}")
         for key in setting:
             if key not in ("variant", strengths):
                 hint = did_you_mean(str(key), ["variant", strengths])
                 raise UserError(f"{place} has no setting '{key}'{hint}: give variant and {strengths}")
-        if setting["variant"] is not None:
-            checked_name(setting["variant"], f"{place}.variant")
-        values = setting.get(strengths, [] if strengths == "strengths" else 1.0)
-        if strengths == "strengths":
-            values = [] if values is None else values
-            if isinstance(values, str) or not isinstance(values, Sequence):
-                raise UserError(f"{place}.{strengths}={values}: give a list of numbers")
-        for value in values if strengths == "strengths" else [values]:
-            check_strength(f"{place}.{strengths}", value)
     kept = {name: setting for name, setting in given.items() if setting["variant"] is not None}
     if not kept:
         raise UserError(f"{where} has no method: give one as <name>: {{variant: softmax}}")
     return kept
-
-
-def check_strength(where: str, value: Any) -> None:
-    """Refuse anything but a strength; ``UserError`` names the setting."""
-    if not _is_number(value) or value < 0:
-        raise UserError(f"{where}={value}: the strength of graphmax is a number >= 0")
 
 
 def check_softmax(where: str, methods: Methods) -> None:
@@ -349,7 +324,7 @@ class ReferencePart(Protocol):
         """Return this fold's numbers by name."""
 
 
-class GraphmaxTrial(Callback):
+class GraphmaxTrial(Checked, Callback):
     """Run every part on every fold of every scene in ``trainer.validate``, which ends every run.
 
     Args:
@@ -370,25 +345,20 @@ class GraphmaxTrial(Callback):
         samples: dicts with scene, method and text.
 
     Raises:
-        UserError: fewer than two folds, a seed that is not a whole number of at least 0, another split, or no
-            Algorithm 1.
+        UserError: no Algorithm 1.
     """
 
     def __init__(
         self,
         *,
         scenes: Mapping[str, CorpusDataModule | None],
-        held_out: str = "train",
+        held_out: Annotated[str, Choice(HELD_OUT)] = "train",
         parts: Mapping[str, Part | None],
-        folds: int,
-        seed: int,
+        folds: Annotated[int, Ge(2)],
+        seed: Whole,
         published: AlgorithmOne,
     ) -> None:
         super().__init__()
-        check_counts("callback.graphmax_trial", 2, folds=folds)
-        check_counts("callback.graphmax_trial", 0, seed=seed)
-        if held_out not in HELD_OUT:
-            raise UserError(f"callback.graphmax_trial.held_out={held_out}: use one of {', '.join(HELD_OUT)}")
         if not isinstance(published, AlgorithmOne):
             raise UserError("callback.graphmax_trial.published is missing: give Algorithm 1 its numbers (sec. 4.1)")
         check_runs(published, "callback.graphmax_trial.published")

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, cast
+from typing import Annotated, Any, Literal, cast
 
 import numpy as np
 import torch
+from annotated_types import Interval, MinLen
 from lightning import LightningModule
 from torch import Tensor
 
+from lit_ctg import limits
 from lit_ctg.core.metric import token_nll
 from lit_ctg.core.result import MetricResult
 from lit_ctg.data.tokenizer import Tokenizer
@@ -24,7 +26,8 @@ from lit_ctg.decoding.filters import Nucleus, Temperature, nucleus
 from lit_ctg.decoding.loop import StepModel, generate
 from lit_ctg.decoding.ngram import ORDERS, NgramModel
 from lit_ctg.decoding.rule import RuleList
-from lit_ctg.errors import UserError, check_number
+from lit_ctg.errors import UserError
+from lit_ctg.limits import Count, NonNegative, Positive, Whole, checked
 from lit_ctg.papers.graphmax.equation import graphmax, warn_uncertified
 from lit_ctg.papers.graphmax.metrics import (
     HuggingFaceJudge,
@@ -38,10 +41,8 @@ from lit_ctg.papers.graphmax.trial import (
     Contexts,
     Fold,
     Measure,
-    check_counts,
-    check_real,
+    Methods,
     check_softmax,
-    check_strength,
     checked_methods,
     contexts_of,
     logits_of,
@@ -69,6 +70,7 @@ def target_nll(log_x_BV: Tensor, target_B: Tensor, floor: float) -> tuple[Tensor
     return -torch.where(zero_BV.any(dim=1), floored_B, log_p_B), zero_BV.gather(1, hit_B1).squeeze(1)
 
 
+@checked
 class NextWordNll:
     """Mean negative log-probability of the next word of held-out reviews, in nats.
 
@@ -99,14 +101,10 @@ class NextWordNll:
 
     first_fold_only = False
 
-    def __init__(
-        self, *, variants: Mapping[str, Mapping[str, Any]], contexts: int, length: int, floor: float = FLOOR
-    ) -> None:
+    def __init__(self, *, variants: Methods, contexts: Count, length: Count, floor: limits.Nucleus = FLOOR) -> None:
         where = "callback.graphmax_trial.parts.likelihood"
         self.variants = checked_methods(f"{where}.variants", variants, strengths="strengths")
         check_softmax(f"{where}.variants", self.variants)
-        check_counts(where, 1, contexts=contexts, length=length)
-        check_real(where, above=0, most=1, floor=floor)
         self.contexts, self.length, self.floor = contexts, length, floor
 
     def positions(self, vocabulary: Tokenizer) -> int:
@@ -200,6 +198,7 @@ NO_END = -1
 PARTS = "callback.graphmax_trial.parts"
 
 
+@checked
 class Sampler:
     """Draws continuations through one output layer after the other, with the same noise for all.
 
@@ -215,14 +214,12 @@ class Sampler:
     def __init__(
         self,
         *,
-        methods: Mapping[str, Mapping[str, Any]],
-        temperature: float,
-        top_p: float,
-        model_temperature: float = 1.0,
+        methods: Methods,
+        temperature: Positive,
+        top_p: limits.Nucleus,
+        model_temperature: Positive = 1.0,
     ) -> None:
         self.methods = checked_methods(f"{PARTS}.*.sampler.methods", methods)
-        check_real(f"{PARTS}.*.sampler", above=0, temperature=temperature, model_temperature=model_temperature)
-        check_real(f"{PARTS}.*.sampler", above=0, most=1, top_p=top_p)
         self.temperature, self.top_p, self.model_temperature = temperature, top_p, model_temperature
 
     def continue_ids(
@@ -250,6 +247,7 @@ class Sampler:
         )
 
 
+@checked
 class ReviewGeneration:
     """Continue the first words of held-out reviews and compare with the held-out reviews.
 
@@ -286,25 +284,17 @@ class ReviewGeneration:
         self,
         *,
         sampler: Sampler,
-        texts: int,
-        prompt_tokens: int,
-        new_tokens: int,
-        sampled: int,
-        judge_order: int,
-        samples_kept: int = 2,
+        texts: Count,
+        prompt_tokens: Count,
+        new_tokens: Count,
+        sampled: Count,
+        judge_order: Annotated[int, Interval(ge=1, le=ORDERS[1])],
+        samples_kept: Whole = 2,
         judge_path: str | None = None,
         prefix: str | None = None,
     ) -> None:
         where = f"{PARTS}.generation"
-        lengths = {"prompt_tokens": prompt_tokens, "new_tokens": new_tokens}
-        check_counts(where, 1, texts=texts, sampled=sampled, judge_order=judge_order, **lengths)
-        check_counts(where, 0, samples_kept=samples_kept)
-        check_number(f"{where}.judge_order", judge_order, most=ORDERS[1])
         check_softmax(f"{where}.sampler.methods", sampler.methods)
-        if judge_path is not None and not isinstance(judge_path, str):
-            raise UserError(f"{where}.judge_path={judge_path}: give a folder or a hub name, or null")
-        if prefix is not None and not isinstance(prefix, str):
-            raise UserError(f"{where}.prefix={prefix}: give a text, or null")
         self.prefix = prefix
         self.sampler, self.texts, self.judge_path = sampler, texts, judge_path
         self.prompt_tokens, self.new_tokens = prompt_tokens, new_tokens
@@ -489,6 +479,7 @@ def own_nll(module: LightningModule, ids: Sequence[int], start: int) -> tuple[fl
     return nll_BT.sum().item(), len(ids) - start
 
 
+@checked
 class DecodingTime:
     """Seconds per token of single-text generation with each output layer, prompt by prompt (Table 3).
 
@@ -515,17 +506,14 @@ class DecodingTime:
         self,
         *,
         sampler: Sampler,
-        prompts: int,
-        prompt_tokens: int,
-        new_tokens: int,
-        rounds: int = 1,
-        clock: str = "wall",
+        prompts: Count,
+        prompt_tokens: Count,
+        new_tokens: Count,
+        rounds: Count = 1,
+        clock: Literal["wall", "cpu"] = "wall",
     ) -> None:
         where = f"{PARTS}.time"
-        check_counts(where, 1, prompts=prompts, prompt_tokens=prompt_tokens, new_tokens=new_tokens, rounds=rounds)
         check_softmax(f"{where}.sampler.methods", sampler.methods)
-        if clock not in ("wall", "cpu"):
-            raise UserError(f"{where}.clock={clock}: use wall or cpu")
         self.sampler, self.prompts = sampler, prompts
         self.prompt_tokens, self.new_tokens = prompt_tokens, new_tokens
         self.rounds, self.clock = rounds, clock
@@ -562,6 +550,7 @@ class DecodingTime:
 # The effect of graphmax in pictures: convergence of the solvers (Fig. 2), and recommended words (Fig. 6).
 
 
+@checked
 class Convergence:
     """Progress of the solvers, iteration by iteration.
 
@@ -583,10 +572,7 @@ class Convergence:
 
     first_fold_only = True
 
-    def __init__(self, *, contexts: int, length: int, strength: float, iterates: int = 4) -> None:
-        where = "callback.graphmax_trial.parts.convergence"
-        check_counts(where, 1, contexts=contexts, length=length, iterates=iterates)
-        check_strength(f"{where}.strength", strength)
+    def __init__(self, *, contexts: Count, length: Count, strength: NonNegative, iterates: Count = 4) -> None:
         self.contexts, self.length, self.strength, self.iterates = contexts, length, strength, iterates
 
     def positions(self, vocabulary: Tokenizer) -> int:
@@ -632,6 +618,7 @@ def _distance(x_BV: Tensor, best_BV: Tensor) -> Measure:
     return Measure(value, "total variation", "lower", len(x_BV))
 
 
+@checked
 class TopWords:
     """The best words after some contexts under each output layer (Fig. 6).
 
@@ -649,12 +636,8 @@ class TopWords:
 
     first_fold_only = True
 
-    def __init__(self, *, methods: Mapping[str, Mapping[str, Any]], contexts: Sequence[str], words: int) -> None:
-        where = "callback.graphmax_trial.parts.top_words"
-        check_counts(where, 1, words=words)
-        if isinstance(contexts, str) or not contexts or not all(isinstance(text, str) for text in contexts):
-            raise UserError(f"{where}.contexts={contexts}: give a list of one text or more")
-        self.methods = checked_methods(f"{where}.methods", methods)
+    def __init__(self, *, methods: Methods, contexts: Annotated[Sequence[str], MinLen(1)], words: Count) -> None:
+        self.methods = checked_methods("callback.graphmax_trial.parts.top_words.methods", methods)
         self.contexts, self.words = list(contexts), words
 
     def positions(self, vocabulary: Tokenizer) -> int:

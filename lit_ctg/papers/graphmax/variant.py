@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Annotated, Any
 
 import entmax
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from lit_ctg.decoding.rule import PerRow, ScoreRule, per_row
 from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.limits import Choice
 from lit_ctg.papers.graphmax.equation import GraphmaxResult, graphmax, sound_inputs, warn_uncertified
 from lit_ctg.papers.graphmax.graph import CooccurrenceGraph, Successors
 from lit_ctg.papers.graphmax.model_step import log_normalized, log_wright_omega, solve_separable
@@ -131,6 +132,7 @@ NAMES = {
 # strength 0 of these is not softmax: one has no strength, the other stops on the way
 OTHERWISE_AT_0 = frozenset({"sparsemax", "algorithm_one"})
 OTHER_NAMES = {"published": "algorithm_one", "squared": "successor", "certified": "graphmax"}
+VariantName = Annotated[str, Choice(NAMES, OTHER_NAMES)]
 
 
 @dataclass
@@ -231,17 +233,6 @@ def chosen(name: str, found: Mapping[str, Variant]) -> Variant:
     if name not in found:
         raise UserError(f"no softmax variant '{name}'{hint_of(name, found)}; there are {', '.join(found)}")
     return found[name]
-
-
-def checked_name(name: Any, where: str) -> str:
-    """Return the name of a variant.
-
-    Raises:
-        UserError: no such variant; ``where`` is the setting that named it.
-    """
-    if not isinstance(name, str) or name not in NAMES:
-        raise UserError(f"{where}={name}{hint_of(str(name))}: use one of {', '.join(NAMES)}")
-    return name
 
 
 def hint_of(name: str, options: Iterable[str] = tuple(NAMES)) -> str:

@@ -12,13 +12,16 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import Ge
 
 from lit_ctg.data.byte_pair import END, TrainedBPETokenizer, byte_level
 from lit_ctg.data.document import Document
 from lit_ctg.data.wikipedia import WikipediaDataModule
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.files import read_yaml
+from lit_ctg.limits import Count
 from lit_ctg.papers.idea_gate.metrics import words
 
 Merge = tuple[str, str]
@@ -100,14 +103,11 @@ class DomainWikipedia(WikipediaDataModule):
         options: see ``WikipediaDataModule``.
 
     Raises:
-        UserError: fewer than one copy; in ``local_files``, a source that no file has.
+        UserError: in ``local_files``, a source that no file has.
     """
 
-    def __init__(self, *, copies: Mapping[str, int], **options: Any) -> None:
+    def __init__(self, *, copies: Mapping[str, Count], **options: Any) -> None:
         super().__init__(**options)
-        for source, times in copies.items():
-            if times < 1:
-                raise UserError(f"data.copies.{source}={times}: give at least 1")
         self.copies = dict(copies)
 
     def options(self) -> dict[str, Any]:
@@ -148,7 +148,7 @@ class DomainBPETokenizer(TrainedBPETokenizer):
 
     kind = "domain_bpe"
 
-    def __init__(self, *, size: int, domains: Sequence[str], minimum: int = 2) -> None:
+    def __init__(self, *, size: Annotated[int, Ge(257)], domains: Sequence[str], minimum: int = 2) -> None:
         super().__init__(size=size, minimum=minimum)
         self.terms = sorted(frozenset().union(*(load_domain(name).terms["long"] for name in domains)))
 

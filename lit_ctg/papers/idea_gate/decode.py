@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from lit_ctg.core.generation import ControlSetting, GeneratedText, Generator
 from lit_ctg.decoding.filters import Temperature
 from lit_ctg.decoding.rule import PerRow, RuleList, ScoreRule, per_row
-from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.errors import UserError
+from lit_ctg.limits import Choice, Count, Positive, checked
 from lit_ctg.papers.idea_gate.model import GateForm, IdeaGateModule, IdeaState, check_strength, gated_scores
 
 PENALTIES = ("logits", "log_probabilities")
@@ -117,6 +118,7 @@ def watch_idea_logits(model: Any, head: nn.Module) -> Iterator[Callable[[], Tens
         handle.remove()
 
 
+@checked
 class IdeaGateDecoding:
     """The paper's sampling settings, as in ``conf/decoding/idea_gate.yaml``.
 
@@ -129,30 +131,19 @@ class IdeaGateDecoding:
         penalty_compounds: see ``DividingPenalty``.
         slide: texts may be longer than the context: each time it is full, the model continues from only the newest
             ``slide`` tokens. None refuses longer texts.
-
-    Raises:
-        UserError: a value out of range.
     """
 
     def __init__(
         self,
         *,
-        temperature: float,
-        repetition_penalty: float,
-        max_new_tokens: int,
-        penalty_on: str | None = None,
+        temperature: Positive,
+        repetition_penalty: Positive,
+        max_new_tokens: Count,
+        penalty_on: Annotated[str, Choice(PENALTIES)] | None = None,
         penalty_compounds: bool | None = None,
-        slide: int | None = None,
+        slide: Count | None = None,
     ) -> None:
-        if not (temperature > 0 and repetition_penalty > 0 and max_new_tokens >= 1):
-            raise UserError(
-                f"decoding: temperature={temperature} and repetition_penalty={repetition_penalty} must be above 0, "
-                f"max_new_tokens={max_new_tokens} at least 1"
-            )
         penalty_on = PENALTIES[0] if penalty_on is None else penalty_on
-        if penalty_on not in PENALTIES:
-            hint = did_you_mean(penalty_on, PENALTIES)
-            raise UserError(f"decoding.penalty_on={penalty_on}{hint}: use {' or '.join(PENALTIES)}")
         self.temperature, self.repetition_penalty = temperature, repetition_penalty
         self.max_new_tokens, self.penalty_on, self.slide = max_new_tokens, penalty_on, slide
         self.penalty_compounds = bool(penalty_compounds)
@@ -183,10 +174,8 @@ class IdeaGateGenerator(Generator[GeneratedText]):
         super().__init__(module, max_new_tokens=decoding.max_new_tokens)
         self.decoding, self.vocabulary = decoding, vocabulary
         whole = super().context
-        if decoding.slide is not None and not (whole is None or 1 <= decoding.slide < whole):
-            raise UserError(
-                f"decoding.slide={decoding.slide}: keep at least 1 token, fewer than the context of {whole}"
-            )
+        if decoding.slide is not None and whole is not None and decoding.slide >= whole:
+            raise UserError(f"decoding.slide={decoding.slide}: keep fewer tokens than the context of {whole}")
 
     @property
     def controls(self) -> tuple[ControlSetting, ...]:

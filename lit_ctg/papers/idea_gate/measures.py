@@ -17,11 +17,12 @@ import torch
 from lightning import Callback, LightningModule, Trainer
 from torch import Tensor
 
-from lit_ctg.core.metric import BatchMetric, RatioMetric, float64, pick_mask
+from lit_ctg.core.metric import BatchMetric, Mask, RatioMetric, float64, pick_mask
 from lit_ctg.core.model import datamodule_of
 from lit_ctg.core.result import MetricResult
 from lit_ctg.data.tokenizer import ids_behind
 from lit_ctg.errors import UserError
+from lit_ctg.limits import Checked, Count
 from lit_ctg.metric.bigram import Bigrams
 from lit_ctg.papers.idea_gate.corpus import Domain, load_domain
 from lit_ctg.papers.idea_gate.metrics import GATED, GivenMean, average_precision, cost, has_gate
@@ -41,7 +42,7 @@ class BigramLoss(RatioMetric):
     unit = "nats"
     direction = "higher"
 
-    def __init__(self, *, mask: str = "target", **kwargs: Any) -> None:
+    def __init__(self, *, mask: Mask = "target", **kwargs: Any) -> None:
         super().__init__(mask=mask, groups=2, **kwargs)
         self.bigrams: Bigrams | None = None
 
@@ -87,7 +88,7 @@ class IdeaLoss(RatioMetric):
     unit = "nats"
     direction = "lower"
 
-    def __init__(self, *, mask: str = "target", **kwargs: Any) -> None:
+    def __init__(self, *, mask: Mask = "target", **kwargs: Any) -> None:
         super().__init__(mask=mask, **kwargs)
         self._module: list[Any] = []
 
@@ -141,7 +142,7 @@ class HistoryCache(RatioMetric):
     unit = "rate"
     direction = "higher"
 
-    def __init__(self, *, stride: int = 16, mask: str = "target", **kwargs: Any) -> None:
+    def __init__(self, *, stride: Count = 16, mask: Mask = "target", **kwargs: Any) -> None:
         super().__init__(mask=mask, groups=2, **kwargs)
         self.stride = stride
         self.frequency_V: Tensor | None = None
@@ -225,7 +226,7 @@ class GateContext(BatchMetric):
     square_sum: Tensor
     probability_sum: Tensor
 
-    def __init__(self, *, stride: int = 4, mask: str = "target", **kwargs: Any) -> None:
+    def __init__(self, *, stride: Count = 4, mask: Mask = "target", **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.stride, self.mask = stride, mask
         self._module: list[Any] = []
@@ -339,7 +340,7 @@ class ClassifiedShare(GivenMean):
     direction = "higher"
 
 
-class TopicMass(Callback):
+class TopicMass(Checked, Callback):
     """Teacher-forced probability of the domain's terms in held-out texts, in ``trainer.validate``; nothing is drawn.
 
     Three kinds of text per domain: ``inside``, windows of its own articles; ``drifted``, the first ``before`` tokens of
@@ -365,15 +366,15 @@ class TopicMass(Callback):
         self,
         *,
         domains: Sequence[str],
-        length: int,
-        before: int,
-        windows: int,
+        length: Count,
+        before: Count,
+        windows: Count,
         arms: Mapping[str, Mapping[str, float]],
-        batch_size: int = 16,
+        batch_size: Count = 16,
     ) -> None:
         super().__init__()
-        if not 0 < before < length - 1:
-            raise UserError(f"callback.topic_mass.before={before} must be above 0 and below length - 1 = {length - 1}")
+        if before >= length - 1:
+            raise UserError(f"callback.topic_mass.before={before} must be below length - 1 = {length - 1}")
         self.domains = [load_domain(name) for name in domains]
         self.length, self.before, self.windows, self.batch_size = length, before, windows, batch_size
         self.arms = {name: dict(arm) for name, arm in arms.items()}

@@ -16,9 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lit_ctg.core.metric import BatchMetric, LitMetric, pick_mask, token_nll
+from lit_ctg.core.metric import BatchMetric, LitMetric, Mask, pick_mask, token_nll
 from lit_ctg.core.result import MetricResult
 from lit_ctg.data.tokenizer import texts_behind
+from lit_ctg.limits import Count, Fraction
 from lit_ctg.metric.perplexity import Perplexity
 from lit_ctg.network.backbone import ModuleListOf
 from lit_ctg.papers.idea_gate.model import IdeaGateOutput, distinct
@@ -60,7 +61,7 @@ class GatedPerplexity(Perplexity):
             inference. Both are the same for a model without a gate.
     """
 
-    def __init__(self, *, scores: str, mask: str = "target", **kwargs: Any) -> None:
+    def __init__(self, *, scores: str, mask: Mask = "target", **kwargs: Any) -> None:
         super().__init__(mask=mask, **kwargs)
         self.scores = scores
 
@@ -92,7 +93,7 @@ class WordPerplexity(Perplexity):
 
     unit = "perplexity a word"
 
-    def __init__(self, *, scores: str, mask: str = "target", **kwargs: Any) -> None:
+    def __init__(self, *, scores: str, mask: Mask = "target", **kwargs: Any) -> None:
         super().__init__(mask=mask, **kwargs)
         self.scores = scores
         self.words_V: Tensor | None = None
@@ -174,7 +175,7 @@ class IdeaHead(BatchMetric):
     unit = "rate"
     direction = "higher"
 
-    def __init__(self, *, threshold: float = 0.5, stride: int = 16, **kwargs: Any) -> None:
+    def __init__(self, *, threshold: Fraction = 0.5, stride: Count = 16, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.threshold, self.stride = threshold, stride
         for ratio in _RATIOS:

@@ -10,17 +10,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import numpy as np
 import torch
+from annotated_types import Interval
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lit_ctg.core.model import Batch, LitLanguageModel, LMOutput, adamw_warmup_cosine, datamodule_of
 from lit_ctg.data.tokenizer import ids_behind
 from lit_ctg.decoding.rule import PerRow
-from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.errors import UserError
+from lit_ctg.limits import Choice, Count, Fraction, NonNegative, Positive, Whole, checked
 from lit_ctg.network.backbone import Backbone, PretrainedBackbone, check_backbone
 from lit_ctg.network.gpt2 import GPT2Backbone
 from lit_ctg.network.huggingface import weights_digest
@@ -101,15 +103,6 @@ def idea_loss(
 # stopwords -----------------------------------------------------------------------------------------------------------
 
 
-def check_stopwords(rule: str) -> str:
-    """Return ``rule`` if there is one of this name, else raise ``UserError``."""
-    if rule not in STOPWORDS:
-        raise UserError(
-            f"model.stopwords={rule!r}{did_you_mean(str(rule), STOPWORDS)}: use one of {', '.join(STOPWORDS)}"
-        )
-    return rule
-
-
 def authors_mask(vocabulary: Any, size: int) -> Tensor:
     """Return [V] bool, True at the authors' strings where they are single tokens (all of them, with GPT-2's)."""
     mask_V = torch.zeros(size, dtype=torch.bool)
@@ -130,6 +123,7 @@ def frequent_mask(ids_N: Any, size: int, count: int) -> Tensor:
 # the gate ------------------------------------------------------------------------------------------------------------
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class GateForm:
     """The fixed form of a gate.
@@ -138,18 +132,10 @@ class GateForm:
         clamp: ``after_scaling``: max(alpha * log(p + epsilon), beta), Eq. 4 and 5; ``before_scaling``:
             alpha * max(log(p + epsilon), beta).
         epsilon: keeps the logarithm finite.
-
-    Raises:
-        UserError: no such clamp.
     """
 
-    clamp: str
-    epsilon: float
-
-    def __post_init__(self) -> None:
-        if self.clamp not in CLAMPS:
-            hint = did_you_mean(str(self.clamp), CLAMPS)
-            raise UserError(f"model.clamp={self.clamp!r}{hint}: use {' or '.join(CLAMPS)}")
+    clamp: Annotated[str, Choice(CLAMPS)]
+    epsilon: Positive
 
     def __call__(
         self, idea_logits: Tensor, alpha: float | Tensor, beta: float | Tensor, base_V: Tensor | None = None
@@ -313,29 +299,29 @@ class IdeaGateModule(LitLanguageModel):
         vocabulary: Any,
         backbone: Backbone,
         gated: bool,
-        clamp: str,
-        alpha: float,
-        beta: float,
-        epsilon: float,
-        alpha_ramp_fraction: float,
-        window: int,
-        window_start: int,
-        positive_weight: float,
-        idea_weight: float,
-        idea_bias: str,
-        stopwords: str,
-        stopword_count: int,
-        learning_rate: float,
-        final_fraction: float,
-        weight_decay: float,
-        warmup_fraction: float,
+        clamp: Annotated[str, Choice(CLAMPS)],
+        alpha: NonNegative,
+        beta: Annotated[float, Interval(ge=-math.inf, le=0)],
+        epsilon: Positive,
+        alpha_ramp_fraction: Fraction,
+        window: Count,
+        window_start: Count,
+        positive_weight: Positive,
+        idea_weight: NonNegative,
+        idea_bias: Annotated[str, Choice(BIASES)],
+        stopwords: Annotated[str, Choice(STOPWORDS)],
+        stopword_count: Whole,
+        learning_rate: NonNegative,
+        final_fraction: Fraction,
+        weight_decay: NonNegative,
+        warmup_fraction: Fraction,
         warmup_from_zero: bool | None = None,
         decay_matrices_only: bool = False,
         lift: bool = False,
         neutral_stopwords: bool = False,
         start_from: str | None = None,
-        from_token_head: float = 0.0,
-        fast: str = "auto",
+        from_token_head: NonNegative = 0.0,
+        fast: Annotated[str, Choice(FAST)] = "auto",
     ) -> None:
         """Build the heads.
 
@@ -370,10 +356,9 @@ class IdeaGateModule(LitLanguageModel):
             fast: use the fused form of the losses: auto (for large batches), always or never.
 
         Raises:
-            UserError: a value that does not fit.
+            UserError: a backbone, ``start_from`` or vocabulary that does not fit.
         """
         super().__init__()
-        _check(locals())
         check_backbone(backbone, "dim", "step")
         self.vocabulary, self.backbone, self.gated = vocabulary, backbone, gated
         self.form = GateForm(clamp=clamp, epsilon=epsilon)
@@ -382,7 +367,7 @@ class IdeaGateModule(LitLanguageModel):
         self.lift, self.neutral_stopwords, self.fast = lift, neutral_stopwords, fast
         self.window_size, self.window_start = window, window_start
         self.positive_weight, self.idea_weight, self.idea_bias = positive_weight, idea_weight, idea_bias
-        self.stopwords, self.stopword_count = check_stopwords(stopwords), stopword_count
+        self.stopwords, self.stopword_count = stopwords, stopword_count
         self.from_token_head = from_token_head
         self.optimization: dict[str, Any] = {
             "learning_rate": learning_rate,
@@ -666,25 +651,3 @@ def _vocabulary_size(vocabulary: Any, backbone: Backbone) -> int:
             "data/tokenizer=huggingface data.tokenizer.path=<the model's folder or name>)"
         )
     return int(size)
-
-
-def _check(values: dict[str, Any]) -> None:
-    """Refuse invalid settings."""
-    check_strength(values["alpha"], values["beta"], "model")
-    for name in ("window", "window_start"):
-        if values[name] < 1:
-            raise UserError(f"model.{name}={values[name]}: give at least 1")
-    for name in ("epsilon", "positive_weight"):
-        if not values[name] > 0:
-            raise UserError(f"model.{name}={values[name]}: give a number above 0")
-    for name in ("alpha_ramp_fraction", "warmup_fraction", "final_fraction"):
-        if not 0 <= values[name] <= 1:
-            raise UserError(f"model.{name}={values[name]} is outside [0, 1]")
-    for name in ("idea_weight", "stopword_count", "from_token_head"):
-        if values[name] < 0:
-            raise UserError(f"model.{name}={values[name]} is negative")
-    if values["idea_bias"] not in BIASES:
-        hint = did_you_mean(str(values["idea_bias"]), BIASES)
-        raise UserError(f"model.idea_bias={values['idea_bias']!r}{hint}: use one of {', '.join(BIASES)}")
-    if values["fast"] not in FAST:
-        raise UserError(f"model.fast={values['fast']!r}: use one of {', '.join(FAST)}")

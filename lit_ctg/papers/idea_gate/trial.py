@@ -22,9 +22,10 @@ from lit_ctg.callback.progress import steps
 from lit_ctg.core.model import datamodule_of
 from lit_ctg.core.result import MetricResult
 from lit_ctg.data.tokenizer import ids_behind
-from lit_ctg.errors import UserError, check_whole
+from lit_ctg.errors import UserError
 from lit_ctg.figure import Bar, BarGroup, Chart, Sheet, bar_chart
 from lit_ctg.files import write_atomic
+from lit_ctg.limits import Checked, Count, Fraction, Whole
 from lit_ctg.papers.idea_gate.corpus import AUTHORS, LISTS, Domain, load_domain
 from lit_ctg.papers.idea_gate.measures import ClassifiedShare, Held, TopicClassifier, about
 from lit_ctg.papers.idea_gate.metrics import (
@@ -91,7 +92,7 @@ class Sample:
     last_ids: list[int]
 
 
-class TopicTrial(Callback):
+class TopicTrial(Checked, Callback):
     """Run the trials in ``trainer.validate``, which ends every run.
 
     Args:
@@ -129,15 +130,15 @@ class TopicTrial(Callback):
         self,
         *,
         domains: Sequence[str],
-        samples: int,
-        prompts: int,
-        scored_tokens: int,
+        samples: Count,
+        prompts: Count,
+        scored_tokens: Count,
         spans: Sequence[Sequence[int]],
         function_words: Sequence[str],
         arms: Mapping[str, Mapping[str, Any]],
         decoding: Any,
-        seed: int,
-        samples_kept: int = 2,
+        seed: Whole,
+        samples_kept: Whole = 2,
         classifier: Mapping[str, Any] | None = None,
         references: bool = False,
         prefix: str = "topic",
@@ -145,9 +146,8 @@ class TopicTrial(Callback):
         super().__init__()
         if GATED not in arms or arms[GATED]:
             raise UserError(f"callback.topic_trial.arms needs '{GATED}' without control: the model as it was trained")
-        if samples < 1 or prompts < 1 or samples % prompts:
+        if samples % prompts:
             raise UserError(f"callback.topic_trial: {samples} samples cannot be shared by {prompts} prompts evenly")
-        check_whole("callback.topic_trial.scored_tokens", scored_tokens, 1)
         self.spans = [(int(first), int(last)) for first, last in spans]
         if not self.spans or any(not 1 <= first <= last for first, last in self.spans):
             raise UserError(f"callback.topic_trial.spans={self.spans}: give first and last token, counted from 1")
@@ -423,7 +423,7 @@ class Picture:
         return self.after_V / self.before_V
 
 
-class XRay(Callback):
+class XRay(Checked, Callback):
     """Inspect the gate in ``trainer.validate``, which ends every run; a model without a gate gives nothing.
 
     Args:
@@ -442,7 +442,7 @@ class XRay(Callback):
         UserError: a prompt without text.
     """
 
-    def __init__(self, *, prompts: Mapping[str, Mapping[str, Any]], top: int = 10, minimum: float = 1e-4) -> None:
+    def __init__(self, *, prompts: Mapping[str, Mapping[str, Any]], top: Count = 10, minimum: Fraction = 1e-4) -> None:
         super().__init__()
         for name, entry in prompts.items():
             if not str(entry.get("prompt") or "").strip():

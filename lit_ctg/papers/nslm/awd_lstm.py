@@ -21,6 +21,7 @@ from torch.nn import functional as F
 from lit_ctg.callback.keep_best import KeepBest
 from lit_ctg.core.model import Batch
 from lit_ctg.errors import UserError
+from lit_ctg.limits import Count, Dropout, NonNegative, Whole, checked
 from lit_ctg.network.backbone import ModuleListOf, check_backbone
 from lit_ctg.papers.nslm.baselines import State, StatefulBackbone
 from lit_ctg.papers.nslm.model import NSLMModule, TokenScores
@@ -36,6 +37,7 @@ def locked_dropout(values_BTD: Tensor, probability: float, training: bool) -> Te
     return values_BTD * F.dropout(torch.ones_like(values_BTD[:, :1]), probability)
 
 
+@checked
 class AWDBackbone(StatefulBackbone):
     """Weight-dropped LSTM: D to H, H to H, ..., H to D, with dropout masks that stay the same along a stretch.
 
@@ -50,33 +52,22 @@ class AWDBackbone(StatefulBackbone):
         alpha: weight of the activation regularisation: mean square of the output, dropout included.
         beta: weight of the temporal activation regularisation: mean square of its change from position to position,
             without dropout.
-
-    Raises:
-        ValueError: a size below 1, a probability outside [0, 1), or a weight below 0.
     """
 
     def __init__(
         self,
         *,
-        dim: int,
-        hidden: int,
-        layers: int,
-        dropout: float,
-        dropout_between: float,
-        dropout_input: float,
-        dropout_weight: float,
-        alpha: float,
-        beta: float,
+        dim: Count,
+        hidden: Count,
+        layers: Count,
+        dropout: Dropout,
+        dropout_between: Dropout,
+        dropout_input: Dropout,
+        dropout_weight: Dropout,
+        alpha: NonNegative,
+        beta: NonNegative,
     ) -> None:
         super().__init__()
-        if min(dim, hidden, layers) < 1:
-            raise ValueError(f"dim={dim}, hidden={hidden} and layers={layers} must be at least 1")
-        dropouts = {"": dropout, "_between": dropout_between, "_input": dropout_input, "_weight": dropout_weight}
-        for name, probability in dropouts.items():
-            if not 0.0 <= probability < 1.0:
-                raise ValueError(f"dropout{name}={probability}: choose a probability in [0, 1)")
-        if min(alpha, beta) < 0:
-            raise ValueError(f"alpha={alpha} and beta={beta} must not be negative")
         self.dim, self.hidden, self.alpha, self.beta = dim, hidden, alpha, beta
         self.dropout, self.dropout_between = dropout, dropout_between
         self.dropout_input, self.dropout_weight = dropout_input, dropout_weight
@@ -128,18 +119,15 @@ class AWDModule(NSLMModule):
         options: of ``NSLMModule``.
 
     Raises:
-        UserError: another backbone, or a number out of its range; see also ``NSLMModule``.
+        UserError: another backbone; see also ``NSLMModule``.
     """
 
     OPTIMIZERS: ClassVar[tuple[str, ...]] = ("nt_asgd",)
 
-    def __init__(self, *, backbone: Any, embedding_dropout: float, length: int, patience: int, **options: Any) -> None:
+    def __init__(
+        self, *, backbone: Any, embedding_dropout: Dropout, length: Count, patience: Whole, **options: Any
+    ) -> None:
         check_backbone(backbone, "run", "dropout_weight")
-        if not 0.0 <= embedding_dropout < 1.0:
-            raise UserError(f"model.embedding_dropout={embedding_dropout}: choose a probability in [0, 1)")
-        for name, number, least in (("length", length, 1), ("patience", patience, 0)):
-            if not isinstance(number, int) or number < least:
-                raise UserError(f"model.{name}={number}: give a whole number from {least}")
         super().__init__(
             backbone=backbone,
             optimizer="nt_asgd",

@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from lit_ctg.errors import UserError
 from lit_ctg.files import check_regular
+from lit_ctg.limits import Count, Dropout, Fraction, NonNegative, checked
 from lit_ctg.network.backbone import ModuleListOf
 from lit_ctg.papers.nslm.classes import ClassTable
 from lit_ctg.papers.nslm.heads import moved
@@ -60,6 +61,7 @@ class StatefulBackbone(nn.Module, ABC):
         return hidden_B1D.squeeze(1), state
 
 
+@checked
 class RecurrentBackbone(StatefulBackbone):
     """Regularised LSTM of Zaremba et al. (2014): dropout on non-recurrent connections only, input and output included.
 
@@ -68,17 +70,10 @@ class RecurrentBackbone(StatefulBackbone):
         layers: number of layers.
         dropout: probability, before every layer and after the last.
         init_range: weights and biases are initialised uniformly in [-init_range, init_range].
-
-    Raises:
-        ValueError: a size below 1, or a dropout outside [0, 1).
     """
 
-    def __init__(self, *, dim: int, layers: int, dropout: float, init_range: float) -> None:
+    def __init__(self, *, dim: Count, layers: Count, dropout: Dropout, init_range: NonNegative) -> None:
         super().__init__()
-        if dim < 1 or layers < 1:
-            raise ValueError(f"dim={dim} and layers={layers} must be at least 1")
-        if not 0.0 <= dropout < 1.0:
-            raise ValueError(f"dropout={dropout}: choose a probability in [0, 1)")
         self.dim = dim
         self.dropout = nn.Dropout(dropout)
         # torch warns about dropout between layers when there is only one
@@ -270,6 +265,7 @@ class CacheState:
     word_BW: Tensor
 
 
+@checked
 @dataclass(frozen=True)
 class NeuralCache:
     """p_cache(w | h_t) is proportional to the sum over cached i with x_{i+1} = w of exp(temperature * h_t . h_i).
@@ -278,20 +274,11 @@ class NeuralCache:
         window: cached positions (paper: 500).
         weight: of the cache in the mixture (paper: 0.25); an empty cache has weight 0.
         temperature: factor of the product of hidden states (paper: 0.75), as in Grave et al., eq. 5.
-
-    Raises:
-        UserError: no position is cached, or a weight outside [0, 1].
     """
 
-    window: int
-    weight: float
+    window: Count
+    weight: Fraction
     temperature: float
-
-    def __post_init__(self) -> None:
-        if self.window < 1:
-            raise UserError(f"model.cache.window={self.window} keeps no position: give at least 1 (weight 0: no cache)")
-        if not 0 <= self.weight <= 1:
-            raise UserError(f"model.cache.weight={self.weight} is outside [0, 1]: 0 is the model without its cache")
 
     def start(self, hidden_BTD: Tensor) -> CacheState:
         """Return an empty cache for such streams."""

@@ -30,14 +30,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 from scipy import constants
 
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.files import read_yaml
-from lit_ctg.limits import Checked
+from lit_ctg.limits import Checked, Choice, Whole, check_arguments
 from lit_ctg.papers.nslm.corpus import KINDS, gazetteer
 from lit_ctg.trust import resolve
 
@@ -164,31 +164,19 @@ class Recogniser(Checked, abc.ABC):
         context: the left context that the class is bound to; None: the class exists wherever no bound class takes its
             tokens.
         unit: of errors of guesses; None: km where members have coordinates, else a difference of values.
-
-    Raises:
-        UserError: metrics or densities that are no list of names, or a context that is no name.
     """
 
     def __init__(
         self,
         *,
         name: str,
-        metrics: Sequence[str],
-        densities: Sequence[str],
+        metrics: Annotated[Sequence[str], "a list of names, such as [difference, frequency]"],
+        densities: Annotated[Sequence[str], "a list of names, such as [gaussian, unigram]"],
         context: str | None = None,
         unit: str | None = None,
     ) -> None:
         self.name, self.context, self.unit = name, context, unit
-        self.metrics = self._names("metrics", metrics, "[difference, frequency]")
-        self.densities = self._names("densities", densities, "[gaussian, unigram]")
-        if context is not None and not isinstance(context, str):
-            raise UserError(f"class '{name}': context is {context!r}; give a name: {', '.join(CONTEXTS)}")
-
-    def _names(self, key: str, names: Any, such_as: str) -> tuple[str, ...]:
-        told = isinstance(names, Sequence) and not isinstance(names, str)
-        if not told or not all(isinstance(one, str) for one in names):
-            raise UserError(f"class '{self.name}': {key} is {names!r}; give a list of names, such as {such_as}")
-        return tuple(names)
+        self.metrics, self.densities = tuple(metrics), tuple(densities)
 
     @abc.abstractmethod
     def attributes(self, token: str) -> Attributes | None:
@@ -223,13 +211,8 @@ class ListRecogniser(Recogniser):
         UserError: members without numbers, or with different numbers of values.
     """
 
-    def __init__(self, *, members: Mapping[str, float | Sequence[float]], **options: Any) -> None:
+    def __init__(self, *, members: Mapping[str, Any], **options: Any) -> None:
         super().__init__(**options)
-        if not isinstance(members, Mapping):
-            raise UserError(
-                f"class '{self.name}': members is {members!r}; give each token its number, such as {{first: 1, "
-                "second: 2}, or use pattern for tokens without numbers"
-            )
         self.members = {str(token): self._values(token, value) for token, value in members.items()}
         if len({len(value) for value in self.members.values()}) != 1:
             raise UserError(f"class '{self.name}': all members need the same number of values")
@@ -255,15 +238,10 @@ class PlaceRecogniser(Recogniser):
     Args:
         kind: city, state or country.
         minimum_population: of cities; the corpus must have been chunked with the same number.
-
-    Raises:
-        UserError: no such kind.
     """
 
-    def __init__(self, *, kind: str, minimum_population: int, **options: Any) -> None:
+    def __init__(self, *, kind: Annotated[str, Choice(KINDS)], minimum_population: Whole, **options: Any) -> None:
         super().__init__(**options)
-        if kind not in KINDS:
-            raise UserError(f"class '{self.name}': kind must be one of {', '.join(KINDS)}{did_you_mean(kind, KINDS)}")
         self.places = {
             place.token: (place.latitude, place.longitude)
             for place in gazetteer(minimum_population).values()
@@ -625,6 +603,7 @@ def make_recogniser(name: str, settings: Any) -> Recogniser:
             raise UserError(f"class '{name}' needs exactly one of {', '.join(_BY_KEY)} or _target_")
         kind = _BY_KEY[keys[0]]
     options = {"metrics": ("frequency",), "densities": ("unigram",)} | options
+    check_arguments(kind, options, f"class '{name}'")
     try:
         return kind(name=name, **options)
     except TypeError as error:

@@ -19,6 +19,7 @@ from lit_ctg.data import folder, wikitext
 from lit_ctg.data.corpus import CorpusDataModule
 from lit_ctg.data.document import Document
 from lit_ctg.errors import UserError
+from lit_ctg.limits import Whole
 
 HOST = "host/"  # before the names of the parts of a batch that are kept in the processor's memory
 _SPLIT = re.compile(r"(?<=[0-9]) @([,.])@ (?=[0-9])")
@@ -150,7 +151,7 @@ class _NumbersAndPlaces(CorpusDataModule):
         options: see the corpus.
     """
 
-    def __init__(self, *, join_numbers: bool, chunk_places: bool, minimum_population: int, **options: Any) -> None:
+    def __init__(self, *, join_numbers: bool, chunk_places: bool, minimum_population: Whole, **options: Any) -> None:
         super().__init__(**options)
         self.join_numbers, self.chunk_places, self.minimum_population = join_numbers, chunk_places, minimum_population
 

@@ -15,12 +15,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lit_ctg import limits
 from lit_ctg.control.trie import Running
 from lit_ctg.core.generation import ControlSetting, GeneratedText, Generator
 from lit_ctg.data.tokenizer import texts_behind
 from lit_ctg.decoding.filters import Nucleus, Temperature
 from lit_ctg.decoding.rule import PerRow, RuleList, ScoreRule, per_row
 from lit_ctg.errors import UserError
+from lit_ctg.limits import Count, Positive, checked
 from lit_ctg.papers.nslm.classes import ClassTable
 from lit_ctg.papers.nslm.micro_model import Blend, MicroModel
 from lit_ctg.papers.nslm.model import NSLMModule
@@ -164,6 +166,7 @@ class ClassText(GeneratedText):
         return ", ".join(parts)
 
 
+@checked
 @dataclass(frozen=True)
 class NSLMDecoding:
     """Sampling settings (ours: the paper generates nothing).
@@ -173,9 +176,9 @@ class NSLMDecoding:
         max_new_tokens: maximum length of a continuation.
     """
 
-    temperature: float
-    top_p: float
-    max_new_tokens: int
+    temperature: Positive
+    top_p: limits.Nucleus
+    max_new_tokens: Count
 
     def generator(self, module: NSLMModule, datamodule: Any) -> TextGenerator:
         """Return the generator of a trained module; fit the micro-models if that has not been done."""

@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from lit_ctg.core.metric import RatioMetric, float64
 from lit_ctg.core.model import datamodule_of, evaluating
 from lit_ctg.core.result import MetricResult
 from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.limits import Checked, Count, Fields, Whole
 from lit_ctg.papers.nslm.classes import ClassTable, Recogniser
 from lit_ctg.papers.nslm.micro_model import MicroModel
 from lit_ctg.papers.nslm.model import FINAL, GUESSERS, NSLMModule, TokenScores
@@ -235,7 +236,7 @@ def density_curve(model: MicroModel, occurrences: Occurrences, edges: np.ndarray
     return Curve(edges_E.tolist(), observed_E.tolist(), expected_E.tolist(), len(usable_N), len(sample_N))
 
 
-class NSLMEvaluation(Callback):
+class NSLMEvaluation(Checked, Callback):
     """Record the models' results on validation text, after epochs and at the end, and on test text at the end.
 
     Args:
@@ -260,7 +261,9 @@ class NSLMEvaluation(Callback):
         UserError: ``total`` names a class that the model does not know; several processes.
     """
 
-    def __init__(self, *, total: str | Mapping[str, Sequence[str]], rarity: Sequence[int], patience: int = 3) -> None:
+    def __init__(
+        self, *, total: str | Mapping[str, Sequence[str]], rarity: Sequence[Whole], patience: Count = 3
+    ) -> None:
         super().__init__()
         self.total, self.rarity, self.patience = total, tuple(rarity), patience
         self.results: dict[str, dict[str, Any]] = {}
@@ -432,7 +435,16 @@ class NSLMEvaluation(Callback):
         self.stopped = state_dict.get("stopped", False)
 
 
-class ClassReport(Callback):
+@dataclass(frozen=True)
+class CurveSettings:
+    """The whole values of a metric at which densities are reported, for their limits."""
+
+    metric: str
+    low: int
+    high: int
+
+
+class ClassReport(Checked, Callback):
     """At the end of a run (``trainer.validate``), count the classes and compare densities with the observations.
 
     Args:
@@ -450,16 +462,14 @@ class ClassReport(Callback):
             fitted.
     """
 
-    def __init__(self, *, curves: Mapping[str, Mapping[str, Any]]) -> None:
+    def __init__(self, *, curves: Mapping[str, Annotated[Mapping[str, Any], Fields(CurveSettings)]]) -> None:
         super().__init__()
         self.curves = dict(curves)
         for name, settings in self.curves.items():
             where = f"callback.class_report.curves.{name}"
-            if not isinstance(settings, Mapping) or not {"metric", "low", "high"} <= set(settings):
+            if not {"metric", "low", "high"} <= set(settings):
                 raise UserError(f"{where}: give {{metric: ..., low: ..., high: ...}}")
             low, high = settings["low"], settings["high"]
-            if not (isinstance(low, int) and isinstance(high, int)):
-                raise UserError(f"{where}: low={low} and high={high} must be whole numbers")
             if low > high:
                 raise UserError(f"{where}: low={low} is above high={high}; exchange them")
         self.results: dict[str, dict[str, Any]] = {}

@@ -16,13 +16,15 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.errors import UserError
+from lit_ctg.limits import Choice, Count
 from lit_ctg.papers.nslm.classes import ClassTable
 from lit_ctg.papers.nslm.fast import BothSoftmaxes
 
@@ -196,14 +198,10 @@ class OutputHeads(ClassHeads):
         dim: int,
         table: ClassTable,
         init_range: float,
-        samples: int | None = None,
+        samples: Count | None = None,
         sparse: bool = False,
-        fast: str = "auto",
+        fast: Annotated[str, Choice(FAST)] = "auto",
     ) -> None:
-        if fast not in FAST:
-            raise UserError(f"model.fast={fast}: use one of {', '.join(FAST)}{did_you_mean(fast, FAST)}")
-        if samples is not None and samples < 1:
-            raise UserError(f"model.samples={samples}: give a positive number of words, or null for the full softmax")
         super().__init__(dim=dim, table=table, init_range=init_range)
         self.samples, self.sparse, self.fast = samples, sparse, fast
 

@@ -5,7 +5,6 @@ Shape letters: B pairs, T positions, D hidden size, V vocabulary, N pairs of a s
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from lit_ctg.core.model import Batch, LitLanguageModel, LMOutput, datamodule_of,
 from lit_ctg.core.result import MetricResult
 from lit_ctg.data.loader import SentenceBatches, SentenceDataModule
 from lit_ctg.errors import UserError
+from lit_ctg.limits import Checked, Count, Fraction, NonNegative, Positive, Whole
 from lit_ctg.papers.nslm.baselines import read_vectors
 from lit_ctg.papers.nslm.classes import PatternRecogniser, class_table
 from lit_ctg.papers.nslm.occurrences import Evidence, Occurrences
@@ -63,7 +63,9 @@ class IncrementDataModule(SentenceDataModule):
 
     splits = SPLITS
 
-    def __init__(self, *, n: int, held_out: float, batch_size: int | None, seed: int, num_workers: int = 0) -> None:
+    def __init__(
+        self, *, n: Count, held_out: Fraction, batch_size: Count | None, seed: Whole, num_workers: Whole = 0
+    ) -> None:
         super().__init__()
         size = int(n * held_out)
         if size < 1 or n - 2 * size < 1:
@@ -108,23 +110,18 @@ class IncrementModule(LitLanguageModel):
         learning_rate: of Adam.
         embedding_file: text file of vectors (GloVe's format) that initialise the embeddings; None: random.
         initial_range: all parameters start uniform within plus or minus this; None: as torch does (embeddings N(0, 1)).
-
-    Raises:
-        UserError: an initial range that is not positive.
     """
 
     def __init__(
         self,
         *,
         vocabulary: Any,
-        dim: int,
-        learning_rate: float,
+        dim: Count,
+        learning_rate: NonNegative,
         embedding_file: str | None = None,
-        initial_range: float | None = None,
+        initial_range: Positive | None = None,
     ) -> None:
         super().__init__()
-        if initial_range is not None and not 0 < initial_range < math.inf:
-            raise UserError(f"model.initial_range={initial_range}: give a positive number, or null")
         self.learning_rate = learning_rate
         self.embedding = nn.Embedding(len(vocabulary), dim)
         self.lstm = nn.LSTM(dim, dim, batch_first=True)
@@ -199,7 +196,7 @@ def micro_model_perplexities(datamodule: Any) -> tuple[dict[str, float], str]:
     return perplexities, f"{found['metric']}/{found['density']}"
 
 
-class IncrementTrial(Callback):
+class IncrementTrial(Checked, Callback):
     """Measure after every epoch on unseen (test) pairs, and everything at the end.
 
     Args:
@@ -213,7 +210,7 @@ class IncrementTrial(Callback):
         history: ``increment/unseen``, [epoch, perplexity]; epoch 0 is the untrained model.
     """
 
-    def __init__(self, *, stop_at_loss: float) -> None:
+    def __init__(self, *, stop_at_loss: NonNegative) -> None:
         super().__init__()
         self.stop_at_loss = stop_at_loss
         self.results: dict[str, dict[str, Any]] = {}

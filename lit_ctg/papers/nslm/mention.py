@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 
+from lit_ctg.limits import Whole, checked
 from lit_ctg.papers.nslm.classes import NUMBER
 from lit_ctg.papers.nslm.corpus import gazetteer
 
@@ -17,6 +18,7 @@ _WORDS = re.compile(
 )
 
 
+@checked
 @dataclass(frozen=True)
 class Numbers:
     """Finds a number in digits.
@@ -37,6 +39,7 @@ def joined(name: str) -> str:
     return re.sub(r" ([,)])", r"\1", name.replace(" @-@ ", "-").replace(" '", "'").replace("( ", "("))
 
 
+@checked
 @dataclass(frozen=True)
 class Places:
     """Finds the name of a city, US state or country of GeoNames, written with capitals.
@@ -46,7 +49,7 @@ class Places:
             places.
     """
 
-    minimum_population: int = 500_000
+    minimum_population: Whole = 500_000
 
     @cached_property
     def _pattern(self) -> re.Pattern[str]:

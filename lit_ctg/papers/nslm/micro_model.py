@@ -16,13 +16,14 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from scipy.special import log_softmax
 from sklearn.mixture import GaussianMixture
 
 from lit_ctg.errors import UserError
+from lit_ctg.limits import Choice, NonNegative, checked
 from lit_ctg.papers.nslm.classes import ClassMembers, UnitTable
 from lit_ctg.papers.nslm.occurrences import Evidence, Occurrences
 
@@ -451,6 +452,7 @@ FIT_CELLS = 1 << 19  # maximum of weights (keys times members) that a density is
 BASES = ("uniform", "unigram")
 
 
+@checked
 class MicroModel:
     """P_MM(w | class, preceding text).
 
@@ -462,16 +464,16 @@ class MicroModel:
         fallback_smoothing: added to each member's count in the unigram.
         base: ``uniform`` (the paper) or ``unigram`` (ours): the density is multiplied by the class's unigram before
             normalisation (near *and* frequent), a multinomial is smoothed towards it.
-
-    Raises:
-        UserError: no such base.
     """
 
     def __init__(
-        self, metric: MetricFunction, density: Density, *, fallback_smoothing: float = 0.1, base: str = "uniform"
+        self,
+        metric: MetricFunction,
+        density: Density,
+        *,
+        fallback_smoothing: NonNegative = 0.1,
+        base: Annotated[str, Choice(BASES)] = "uniform",
     ) -> None:
-        if base not in BASES:
-            raise UserError(f"micro-model base '{base}': use one of {', '.join(BASES)}")
         self.metric, self.density, self.base = metric, density, base
         self.fallback_smoothing = fallback_smoothing
         self._memo: OrderedDict[tuple[float, ...], np.ndarray] = OrderedDict()

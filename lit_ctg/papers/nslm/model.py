@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Annotated, Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ from lit_ctg.callback.checkpoint import KEY, load_checked
 from lit_ctg.core.model import Batch, LitLanguageModel, LMOutput, adamw_warmup_cosine, datamodule_of
 from lit_ctg.data.tokenizer import Tokenizer
 from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.limits import Choice, Count, Fields, Fraction, NonNegative, Whole
 from lit_ctg.network.backbone import check_backbone
 from lit_ctg.network.huggingface import HuggingFaceBackbone, weights_digest
 from lit_ctg.papers.nslm.baselines import (
@@ -41,8 +42,8 @@ from lit_ctg.papers.nslm.baselines import (
 )
 from lit_ctg.papers.nslm.classes import ClassTable, Recogniser, before_others, class_table, read_classes
 from lit_ctg.papers.nslm.corpus import HOST
-from lit_ctg.papers.nslm.heads import OutputHeads, make_heads, moved
-from lit_ctg.papers.nslm.micro_model import arc
+from lit_ctg.papers.nslm.heads import FAST, OutputHeads, make_heads, moved
+from lit_ctg.papers.nslm.micro_model import BASES, arc
 from lit_ctg.papers.nslm.occurrences import Carry, Contexts, ContextTracker, Evidence, Occurrences, occurring
 from lit_ctg.papers.nslm.recorded import RECORDERS, Recorded, RecordedCharacters, StepCosts
 from lit_ctg.papers.nslm.selection import REFERENCES, Selection, select
@@ -274,7 +275,7 @@ class NSLMModule(LitLanguageModel):
         given_weights: SHA-256 of the networks of ``start_from``; only with one.
 
     Raises:
-        UserError: no word of the vocabulary is in a class, an option that does not exist, a number out of range, tied
+        UserError: no word of the vocabulary is in a class, an unknown optimiser, tied
             rows with grounded dimensions, a pretrained backbone, or a checkpoint that cannot be read or has another
             shape.
     """
@@ -290,21 +291,21 @@ class NSLMModule(LitLanguageModel):
         backbone: Any,
         classes: Mapping[str, Recogniser],
         within_documents: bool,
-        init_range: float,
+        init_range: NonNegative,
         sum_over_time: bool,
         optimizer: str,
-        learning_rate: float,
-        rate_decay: float,
-        constant_epochs: int,
+        learning_rate: NonNegative,
+        rate_decay: NonNegative,
+        constant_epochs: Whole,
         renormalise_characters: bool,
-        cache: Mapping[str, float],
-        mixture_weight: float | None,
-        samples: int | None = None,
-        cutoffs: Sequence[int] | None = None,
-        character_dim: int = 48,
-        character_every: int = 4,
-        character_rate: float = 0.3,
-        bases: tuple[str, ...] = ("uniform",),
+        cache: Annotated[Mapping[str, float], Fields(NeuralCache)],
+        mixture_weight: Fraction | None,
+        samples: Count | None = None,
+        cutoffs: Sequence[Count] | None = None,
+        character_dim: Whole = 48,
+        character_every: Count = 4,
+        character_rate: NonNegative = 0.3,
+        bases: Sequence[Annotated[str, Choice(BASES)]] = ("uniform",),
         blend: bool = False,
         repeat: bool = False,
         grounding: bool = False,
@@ -312,9 +313,9 @@ class NSLMModule(LitLanguageModel):
         class_file: str | None = None,
         single_task: bool = False,
         tied: bool = False,
-        fast: str = "auto",
-        warmup_fraction: float = 0.02,
-        weight_decay: float = 0.01,
+        fast: Annotated[str, Choice(FAST)] = "auto",
+        warmup_fraction: Fraction = 0.02,
+        weight_decay: NonNegative = 0.01,
         start_from: str | None = None,
         corpus: Any = None,
     ) -> None:
@@ -324,10 +325,6 @@ class NSLMModule(LitLanguageModel):
             raise UserError(f"model.optimizer={optimizer}: use {known}{hint}")
         if tied and grounding:
             raise UserError("model.grounding=true: tied output rows would be grounded too; set it to false")
-        if mixture_weight is not None and not 0 <= mixture_weight <= 1:
-            raise UserError(
-                f"model.mixture_weight={mixture_weight} is outside [0, 1]; null tunes it on validation text"
-            )
         if isinstance(backbone, HuggingFaceBackbone):
             raise UserError(
                 "backbone=huggingface: NSLM has word rows of its own, which a pretrained model does not know; use "
@@ -347,11 +344,7 @@ class NSLMModule(LitLanguageModel):
         self.warmup_fraction, self.weight_decay = warmup_fraction, weight_decay
         self.optimizer_name, self.bases, self.blend, self.repeat = optimizer, tuple(bases), blend, repeat
         self.character_rate = character_rate
-        try:
-            settings = int(cache["window"]), float(cache["weight"]), float(cache["temperature"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise UserError("model.cache: give numbers for window, weight and temperature") from error
-        self.cache = NeuralCache(*settings)
+        self.cache = NeuralCache(int(cache["window"]), cache["weight"], cache["temperature"])
         self.tuned = mixture_weight is None
         self.reference_weights = dict.fromkeys(REFERENCES, 0.5 if mixture_weight is None else mixture_weight)
         self.register_buffer("mixture_weight", torch.tensor(0.5 if self.tuned else mixture_weight, dtype=torch.float64))

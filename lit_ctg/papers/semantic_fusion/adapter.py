@@ -10,18 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 
+from lit_ctg import limits
 from lit_ctg.core.batch import Batch
 from lit_ctg.core.generation import ControlSetting, GeneratedText, Generator
 from lit_ctg.core.model import LMOutput
 from lit_ctg.decoding.filters import Nucleus, Temperature
 from lit_ctg.decoding.grammar import GrammarMask
 from lit_ctg.decoding.rule import RuleList, ScoreRule
-from lit_ctg.errors import UserError, check_number, check_whole
+from lit_ctg.errors import UserError
+from lit_ctg.limits import Count, Fraction, NonNegative, Positive, Whole, checked
 from lit_ctg.network.backbone import Backbone, PretrainedBackbone
 from lit_ctg.papers.semantic_fusion.bank import FeatureBank
 from lit_ctg.papers.semantic_fusion.grammar import CompiledGrammar, Lexis, compile_grammar, load_grammar
@@ -86,31 +88,20 @@ class TextFusionModule(FusionModule):
         bank: FeatureBank,
         fusion: bool,
         gate: bool,
-        feature_dropout: float,
-        label_smoothing: float,
-        auxiliary_weight: float,
-        uniformizer_weight: float,
+        feature_dropout: Fraction,
+        label_smoothing: Fraction,
+        auxiliary_weight: NonNegative,
+        uniformizer_weight: NonNegative,
         uniformizer_classes: Sequence[str],
-        uniformizer_words: str,
-        learning_rate: float,
-        weight_decay: float,
-        warmup_fraction: float,
+        uniformizer_words: Literal["all", "trained"],
+        learning_rate: NonNegative,
+        weight_decay: NonNegative,
+        warmup_fraction: Fraction,
         warmup_from_zero: bool,
         decay_matrices_only: bool,
-        seed: int,
+        seed: Whole,
     ) -> None:
         super().__init__()
-        for name, share in {
-            "feature_dropout": feature_dropout,
-            "label_smoothing": label_smoothing,
-            "warmup_fraction": warmup_fraction,
-        }.items():
-            if not 0 <= share <= 1:
-                raise UserError(f"model.{name}={share} is outside [0, 1]")
-        check_number("model.auxiliary_weight", auxiliary_weight, least=0)
-        check_number("model.uniformizer_weight", uniformizer_weight, least=0)
-        if uniformizer_words not in ("all", "trained"):
-            raise UserError(f"model.uniformizer_words={uniformizer_words!r}: use all or trained")
         room = getattr(backbone, "vocabulary_size", len(vocabulary))
         if room < len(vocabulary):
             raise UserError(
@@ -275,6 +266,7 @@ class LexiconText(GeneratedText):
         return f"{', '.join(self.hits)} ({self.polarity:+.2f})" if self.hits else ""
 
 
+@checked
 class TextDecoding:
     """Sampling settings for text, as in ``conf/decoding/semantic_fusion_text.yaml``.
 
@@ -283,15 +275,11 @@ class TextDecoding:
         top_p: nucleus, in (0, 1].
         max_new_tokens: length of a continuation.
         grammar: path of a YAML file (see ``grammar``) that continuations must follow, or null.
-
-    Raises:
-        UserError: a value out of range.
     """
 
-    def __init__(self, *, temperature: float, top_p: float, max_new_tokens: int, grammar: str | None = None) -> None:
-        if not (temperature > 0 and 0 < top_p <= 1):
-            raise UserError(f"decoding: temperature={temperature} must be above 0, top_p={top_p} in (0, 1]")
-        check_whole("decoding.max_new_tokens", max_new_tokens, 1)
+    def __init__(
+        self, *, temperature: Positive, top_p: limits.Nucleus, max_new_tokens: Count, grammar: str | None = None
+    ) -> None:
         self.temperature, self.top_p, self.max_new_tokens = temperature, top_p, max_new_tokens
         self.grammar = None if grammar is None else load_grammar(grammar)
 

@@ -11,15 +11,15 @@ from __future__ import annotations
 import abc
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from lit_ctg.core.generation import ControlSetting
 from lit_ctg.data.tokenizer import ids_behind
-from lit_ctg.errors import UserError, did_you_mean
-from lit_ctg.limits import Checked
+from lit_ctg.errors import UserError
+from lit_ctg.limits import Checked, Choice, Positive, checked
 from lit_ctg.papers.semantic_fusion.lexicon import Lexicon, WordFinder, table_of
 from lit_ctg.papers.semantic_fusion.model import membership
 
@@ -69,11 +69,13 @@ class Feature(Checked, abc.ABC):
         membership: ``identity``, one column; ``low_med_high``, three columns (Eq. 1).
     """
 
-    def __init__(self, *, group: str | None = None, hindsight: str = "next", membership: str = "identity") -> None:
-        for value, options, name in ((hindsight, HINDSIGHT, "hindsight"), (membership, MEMBERSHIPS, "membership")):
-            if value not in options:
-                hint = did_you_mean(str(value), options)
-                raise UserError(f"feature {type(self).__name__}: {name}={value!r}: use {', '.join(options)}{hint}")
+    def __init__(
+        self,
+        *,
+        group: str | None = None,
+        hindsight: Annotated[str, Choice(HINDSIGHT)] = "next",
+        membership: Annotated[str, Choice(MEMBERSHIPS)] = "identity",
+    ) -> None:
         self.group, self.hindsight, self.membership = group, hindsight, membership
 
     def bind(self, lexicon: Lexicon, vocabulary: Any) -> None:
@@ -98,10 +100,8 @@ class Graded(Feature):
         options: see ``Feature``.
     """
 
-    def __init__(self, *, column: str, sign: int = 1, **options: Any) -> None:
+    def __init__(self, *, column: str, sign: Literal[1, -1] = 1, **options: Any) -> None:
         super().__init__(**options)
-        if sign not in (1, -1):
-            raise UserError(f"feature Graded: sign={sign!r}: use 1 or -1")
         self.column, self.sign = column, sign
 
     def bind(self, lexicon: Lexicon, vocabulary: Any) -> None:
@@ -139,7 +139,7 @@ class Mark(Feature):
         options: see ``Feature``.
     """
 
-    def __init__(self, *, marks: Sequence[str], **options: Any) -> None:
+    def __init__(self, *, marks: str | Sequence[str], **options: Any) -> None:
         super().__init__(**options)
         self.marks = [marks] if isinstance(marks, str) else list(marks)
 
@@ -163,10 +163,8 @@ class Recent(Feature):
         options: see ``Feature``.
     """
 
-    def __init__(self, *, column: str, sign: int = 1, half_life: float = 20.0, **options: Any) -> None:
+    def __init__(self, *, column: str, sign: Literal[1, -1] = 1, half_life: Positive = 20.0, **options: Any) -> None:
         super().__init__(**options)
-        if half_life <= 0:
-            raise UserError(f"feature Recent: half_life={half_life}: give a number of positions above 0")
         self.graded, self.half_life = Graded(column=column, sign=sign), half_life
 
     def bind(self, lexicon: Lexicon, vocabulary: Any) -> None:
@@ -181,6 +179,7 @@ class Recent(Feature):
         return ((value_BT @ kept_TT) / (word_BT @ kept_TT).clamp(min=1e-9)).clamp(max=1.0)
 
 
+@checked
 class FeatureBank(nn.Module):
     """The features of a text model in the order of the configuration.
 
@@ -206,7 +205,7 @@ class FeatureBank(nn.Module):
         lexicon: Lexicon,
         features: Mapping[str, Feature],
         centres: Sequence[float],
-        temperature: float,
+        temperature: Positive,
     ) -> None:
         super().__init__()
         given = {name: feature for name, feature in features.items() if feature is not None}

@@ -9,7 +9,6 @@ Axis letters: N sentences, T positions, S subject, V verb, O object, I intensifi
 
 from __future__ import annotations
 
-import math
 import random
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.limits import Fraction, Weight, checked
 
 # words ----------------------------------------------------------------------------------------------------------------
 
@@ -259,6 +259,7 @@ def pronoun_table(vocabulary: ClauseVocabulary) -> np.ndarray:
     return np.array(rows, dtype=float)
 
 
+@checked
 @dataclass(frozen=True)
 class ClauseTables:
     """All probabilities of the corpus except the choice of word within a polarity class; every last axis sums to 1.
@@ -272,7 +273,7 @@ class ClauseTables:
         punctuation_IPQ: final mark given intensifier and polarity of the last clause.
     """
 
-    second_clause: float
+    second_clause: Fraction
     subject_S: np.ndarray
     verb_SV: np.ndarray
     object_O: np.ndarray
@@ -286,7 +287,6 @@ class ClauseTables:
     def __post_init__(self) -> None:
         sizes = {"S": len(self.subject_S), "V": self.verb_SV.shape[-1], "O": len(self.object_O)}
         sizes |= {"I": len(self.intensifier_I), "P": 2, "C": 2, "Q": 3}
-        probability("second_clause_probability", self.second_clause)
         for field in fields(self)[1:]:
             table = getattr(self, field.name)
             shape = tuple(sizes[letter] for letter in field.name.rpartition("_")[2])
@@ -294,44 +294,28 @@ class ClauseTables:
                 raise ValueError(f"{field.name}: not a probability table of shape {shape}")
 
 
-def probability(what: str, value: Any) -> float:
-    """Return ``value`` as a float.
-
-    Raises:
-        UserError: not a number in [0, 1].
-    """
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
-        raise UserError(f"{what}={value!r}: give a probability between 0 and 1")
-    return float(value)
-
-
 def weight_row(what: str, weights: Mapping[str, float], words: Sequence[str]) -> np.ndarray:
     """Return the probabilities (in the order of ``words``) of a mapping word -> weight.
 
     Raises:
-        UserError: not a mapping, a word missing or unknown, a weight negative or not a number, or all weights zero.
+        UserError: a word missing or unknown, or all weights zero.
     """
-    if not isinstance(weights, Mapping) or not weights:
-        raise UserError(f"{what}={weights!r}: give a weight for each of {', '.join(words)}")
     check_words(what, weights, words)
     for word in words:
         if word not in weights:
             raise UserError(f"{what} has no weight for '{word}'; give one with '+data.{what}.{word}=<number from 0>'")
-        value = weights[word]
-        bad = isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value)
-        if bad or value < 0:
-            raise UserError(f"{what}: weight {value!r} of '{word}' must be a number from 0")
     row = np.array([float(weights[word]) for word in words])
     if row.sum() == 0:
         raise UserError(f"{what}: all weights are zero; give at least one of {', '.join(words)} a weight")
     return row / row.sum()
 
 
+@checked
 def uncoupled_tables(
     *,
-    second_clause_probability: float,
-    intensifier_weights: Mapping[str, float],
-    punctuation_weights: Mapping[str, float],
+    second_clause_probability: Fraction,
+    intensifier_weights: Mapping[str, Weight],
+    punctuation_weights: Mapping[str, Weight],
     vocabulary: ClauseVocabulary = PAPER,
 ) -> ClauseTables:
     """Return the paper's tables (sec. 3.1): slots are independent, except the pronoun, which depends on the subject.
@@ -343,7 +327,7 @@ def uncoupled_tables(
     intensifier_I = weight_row("intensifier_weights", intensifier_weights, groups["intensifier"])
     punctuation_Q = weight_row("punctuation_weights", punctuation_weights, PUNCTUATION)
     return ClauseTables(
-        second_clause=probability("second_clause_probability", second_clause_probability),
+        second_clause=float(second_clause_probability),
         subject_S=uniform(groups["subject"]),
         verb_SV=np.tile(uniform(groups["verb"]), (len(groups["subject"]), 1)),
         object_O=uniform(groups["object"]),

@@ -35,7 +35,8 @@ from torch import Tensor
 from lit_ctg.core.batch import Fingerprint, checksum
 from lit_ctg.core.result import MetricResult
 from lit_ctg.data.loader import SentenceBatches, SentenceDataModule
-from lit_ctg.errors import UserError, check_whole
+from lit_ctg.errors import UserError
+from lit_ctg.limits import Count, Fraction, Weight, Whole, checked
 from lit_ctg.metric.bigram import Bigrams, Unigrams
 from lit_ctg.papers.semantic_fusion.clause import (
     CONJUNCTIONS,
@@ -48,7 +49,6 @@ from lit_ctg.papers.semantic_fusion.clause import (
     adjectives,
     check_words,
     generate_clauses,
-    probability,
     resolve_held_out,
     uncoupled_tables,
     uniform,
@@ -102,7 +102,7 @@ class ClauseCorpusDataModule(SentenceDataModule):
             along; called once per split, by ``setup``.
 
     Raises:
-        UserError: sizes below 1, a maximum length too small for the grammar, an invalid seed or held-out set.
+        UserError: a maximum length too small for the grammar, an invalid held-out set.
     """
 
     splits = tuple(_STREAMS)
@@ -111,27 +111,23 @@ class ClauseCorpusDataModule(SentenceDataModule):
         self,
         *,
         tables: ClauseTables,
-        train_size: int,
-        val_size: int,
+        train_size: Count,
+        val_size: Count,
         max_length: int,
-        batch_size: int,
+        batch_size: Count,
         held_out: Mapping[str, Iterable[str]] | str,
-        seed: int,
-        order_seed: int | None = None,
+        seed: Whole,
+        order_seed: Whole | None = None,
         crop: bool = True,
-        num_workers: int = 0,
+        num_workers: Whole = 0,
         words: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        sizes = {"train_size": train_size, "val_size": val_size, "batch_size": batch_size}
-        for name, value in sizes.items():
-            check_whole(name, value, 1, "sentences")
         longest = TWO_CLAUSES if tables.second_clause > 0 else ONE_CLAUSE
-        check_whole("max_length", max_length, longest, "tokens, the longest sentence with <bos> and <eos>")
-        check_whole("seed", seed, 0)
-        if order_seed is not None:
-            check_whole("order_seed", order_seed, 0)
-        check_whole("num_workers", num_workers, 0)
+        if max_length < longest:
+            raise UserError(
+                f"data.max_length={max_length}: the longest sentence has {longest} tokens with <bos> and <eos>"
+            )
         self.held_out_words = resolve_held_out(held_out, seed, ClauseVocabulary(words))
         self.vocabulary = ClauseVocabulary(words, self.held_out_words)
         self.tables = tables
@@ -300,9 +296,9 @@ class ClauseDataModule(ClauseCorpusDataModule):
     def __init__(
         self,
         *,
-        second_clause_probability: float,
-        intensifier_weights: Mapping[str, float],
-        punctuation_weights: Mapping[str, float],
+        second_clause_probability: Fraction,
+        intensifier_weights: Mapping[str, Weight],
+        punctuation_weights: Mapping[str, Weight],
         words: Mapping[str, Any] | None = None,
         **others: Any,
     ) -> None:
@@ -318,14 +314,15 @@ class ClauseDataModule(ClauseCorpusDataModule):
 # the coupled corpus ---------------------------------------------------------------------------------------------------
 
 
+@checked
 def coupled_tables(
     *,
-    second_clause_probability: float,
-    intensifier_weights: Mapping[str, float],
-    verb_weights: Mapping[str, Mapping[str, float]],
-    intensifier_next_weights: Mapping[str, Mapping[str, float]],
-    polarity_keep_probability: Mapping[str, float],
-    punctuation_weights: Mapping[str, Mapping[str, Mapping[str, float]]],
+    second_clause_probability: Fraction,
+    intensifier_weights: Mapping[str, Weight],
+    verb_weights: Mapping[str, Mapping[str, Weight]],
+    intensifier_next_weights: Mapping[str, Mapping[str, Weight]],
+    polarity_keep_probability: Mapping[str, Fraction],
+    punctuation_weights: Mapping[str, Mapping[str, Mapping[str, Weight]]],
     vocabulary: ClauseVocabulary = PAPER,
 ) -> ClauseTables:
     """Return the tables of the configuration's nested weights (arguments as in the data module).
@@ -335,10 +332,7 @@ def coupled_tables(
     """
     groups = vocabulary.groups
     intensifiers, subjects = groups["intensifier"], groups["subject"]
-    keep_C = [
-        probability(f"polarity_keep_probability.{word}", value)
-        for word, value in _rows("polarity_keep_probability", polarity_keep_probability, CONJUNCTIONS)
-    ]
+    keep_C = [float(value) for _, value in _rows("polarity_keep_probability", polarity_keep_probability, CONJUNCTIONS)]
     marks_IPQ = [
         [
             weight_row(f"punctuation_weights.{word}.{sign}", weights, PUNCTUATION)
@@ -347,7 +341,7 @@ def coupled_tables(
         for word, by_sign in _rows("punctuation_weights", punctuation_weights, intensifiers)
     ]
     return ClauseTables(
-        second_clause=probability("second_clause_probability", second_clause_probability),
+        second_clause=float(second_clause_probability),
         subject_S=uniform(subjects),
         verb_SV=_table("verb_weights", verb_weights, subjects, groups["verb"]),
         object_O=uniform(groups["object"]),
@@ -362,8 +356,6 @@ def coupled_tables(
 
 def _rows(what: str, table: Any, words: tuple[str, ...]) -> list[tuple[str, Any]]:
     """Return the entries of a mapping in the order of ``words``, which must be exactly its keys."""
-    if not isinstance(table, Mapping):
-        raise UserError(f"{what}={table!r}: give an entry for each of {', '.join(words)}")
     check_words(what, table, words)
     for word in words:
         if word not in table:
@@ -392,12 +384,12 @@ class ClauseCoupledDataModule(ClauseCorpusDataModule):
     def __init__(
         self,
         *,
-        second_clause_probability: float,
-        intensifier_weights: Mapping[str, float],
-        verb_weights: Mapping[str, Mapping[str, float]],
-        intensifier_next_weights: Mapping[str, Mapping[str, float]],
-        polarity_keep_probability: Mapping[str, float],
-        punctuation_weights: Mapping[str, Mapping[str, Mapping[str, float]]],
+        second_clause_probability: Fraction,
+        intensifier_weights: Mapping[str, Weight],
+        verb_weights: Mapping[str, Mapping[str, Weight]],
+        intensifier_next_weights: Mapping[str, Mapping[str, Weight]],
+        polarity_keep_probability: Mapping[str, Fraction],
+        punctuation_weights: Mapping[str, Mapping[str, Mapping[str, Weight]]],
         words: Mapping[str, Any] | None = None,
         **others: Any,
     ) -> None:

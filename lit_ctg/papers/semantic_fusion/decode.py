@@ -9,17 +9,19 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from lightning import LightningModule
 from torch import Tensor
 
+from lit_ctg import limits
 from lit_ctg.core.generation import ControlSetting, GeneratedText, Generator
 from lit_ctg.decoding.filters import Nucleus, RepetitionPenalty, Temperature, TopK, nucleus
 from lit_ctg.decoding.grammar import FiniteStateGrammar, GrammarMask
 from lit_ctg.decoding.rule import PerRow, RuleList, ScoreRule, per_row
-from lit_ctg.errors import UserError, check_number, check_whole, did_you_mean
+from lit_ctg.errors import UserError
+from lit_ctg.limits import Choice, Count, Fields, Fraction, Gain, Positive, Whole, checked
 from lit_ctg.papers.semantic_fusion.clause import PRONOUNS, ClauseVocabulary
 from lit_ctg.papers.semantic_fusion.grammar import CompiledGrammar, Lexis, compile_grammar, load_grammar
 
@@ -162,43 +164,26 @@ def group_mixture(scores_BV: Tensor, class_BV: Tensor, *, weight: PerRow, temper
     return ((1 - weight_B1) * inside_BV + weight_B1 * uniform_BV).log()
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class SteeringNumbers:
     """Strengths of the steering (in logits per unit of control)."""
 
-    intensifier_gain: float
-    intensifier_offset: float
-    adjective_boost: float
-    adjective_damp: float
-    punctuation_gain: float
-
-    def check(self, where: str) -> None:
-        """Refuse what is no number.
-
-        Raises:
-            UserError: names the setting below ``where``.
-        """
-        for name, value in vars(self).items():
-            check_number(f"{where}.{name}", value)
+    intensifier_gain: Gain
+    intensifier_offset: Gain
+    adjective_boost: Gain
+    adjective_damp: Gain
+    punctuation_gain: Gain
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class MixtureNumbers:
     """Group mixture of one polarity: weight a of the uniform part, temperature T and nucleus p."""
 
-    weight: float
-    temperature: float
-    top_p: float
-
-    def check(self, where: str) -> None:
-        """Refuse numbers that make no distribution.
-
-        Raises:
-            UserError: names the setting below ``where``.
-        """
-        check_number(f"{where}.weight", self.weight, least=0, most=1)
-        check_number(f"{where}.temperature", self.temperature, above=0)
-        check_number(f"{where}.top_p", self.top_p, above=0, most=1)
+    weight: Fraction
+    temperature: Positive
+    top_p: limits.Nucleus
 
 
 class ClauseRule(ScoreRule):
@@ -373,6 +358,7 @@ class GeneratedClause(GeneratedText):
     held_out: bool
 
 
+@checked
 class ClauseDecoding:
     """The paper's decoding settings, as in ``conf/decoding/semantic_fusion.yaml``.
 
@@ -393,40 +379,26 @@ class ClauseDecoding:
         max_tokens: maximum length of a text in a grammar without a longest sentence.
 
     Raises:
-        UserError: no such grammar or nucleus rule, or a setting that cannot be.
+        UserError: no such grammar.
     """
 
     def __init__(
         self,
         *,
         grammar: str,
-        nucleus: str,
-        temperature: float,
-        top_p: float,
-        baseline_top_k: int,
-        penalty: Mapping[str, float],
-        penalty_window: int,
-        punctuation_penalty: float,
-        steering: Mapping[str, float],
-        hard_threshold: float,
-        mixture: Mapping[str, Mapping[str, float]],
+        nucleus: Annotated[str, Choice(NUCLEUS_RULES)],
+        temperature: Positive,
+        top_p: limits.Nucleus,
+        baseline_top_k: Whole,
+        penalty: Mapping[str, Positive],
+        penalty_window: Whole,
+        punctuation_penalty: Positive,
+        steering: Annotated[Mapping[str, float], Fields(SteeringNumbers)],
+        hard_threshold: Fraction,
+        mixture: Mapping[str, Annotated[Mapping[str, float], Fields(MixtureNumbers)]],
         routes: Sequence[str] = ("hard", "soft"),
-        max_tokens: int | None = None,
+        max_tokens: Count | None = None,
     ):
-        if nucleus not in NUCLEUS_RULES:
-            hint = did_you_mean(str(nucleus), NUCLEUS_RULES)
-            raise UserError(f"decoding.nucleus={nucleus!r}{hint}: use {' or '.join(NUCLEUS_RULES)}")
-        for name, numbers in (("penalty", penalty), ("steering", steering), ("mixture", mixture)):
-            if not isinstance(numbers, Mapping):
-                raise UserError(f"decoding.{name}={numbers} has no settings: give decoding.{name}.<setting>=<number>")
-        check_whole("decoding.penalty_window", penalty_window, 0, "last ids")
-        check_whole("decoding.baseline_top_k", baseline_top_k, 0, "0 keeps all")
-        check_number("decoding.temperature", temperature, above=0)
-        check_number("decoding.top_p", top_p, above=0, most=1)
-        check_number("decoding.hard_threshold", hard_threshold)
-        check_number("decoding.punctuation_penalty", punctuation_penalty, above=0)
-        for name in ("baseline", "fusion"):
-            check_number(f"decoding.penalty.{name}", penalty[name], above=0)
         load_grammar(grammar)
         self.routes, self.max_tokens = tuple(routes), max_tokens
         self.grammar, self.keep_crossing = grammar, NUCLEUS_RULES[nucleus]
@@ -435,9 +407,6 @@ class ClauseDecoding:
         self.penalty_window, self.punctuation_penalty = penalty_window, punctuation_penalty
         self.steering, self.hard_threshold = SteeringNumbers(**steering), hard_threshold
         self.mixture = {name: MixtureNumbers(**mixture[name]) for name in ("positive", "negative")}
-        self.steering.check("decoding.steering")
-        for name, numbers_of in self.mixture.items():
-            numbers_of.check(f"decoding.mixture.{name}")
 
     def rules(
         self,

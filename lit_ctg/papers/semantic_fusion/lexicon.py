@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from lit_ctg.data.tokenizer import ids_behind
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.files import read_yaml
+from lit_ctg.limits import Fraction, checked
 
 FOLDER = Path(__file__).parent / "words"
 VADER = "vader"  # the lexicon of the package vaderSentiment (Hutto and Gilbert, 2014)
@@ -44,6 +45,7 @@ def names() -> str:
     return ", ".join([*sorted(path.stem for path in FOLDER.glob("*.csv")), VADER])
 
 
+@checked
 class Lexicon:
     """Words, each with graded columns and a class.
 
@@ -64,9 +66,7 @@ class Lexicon:
             word that is not in the file; names file and line or word.
     """
 
-    def __init__(self, *, path: str, held_out: Iterable[str] = (), held_out_share: float = 0.0) -> None:
-        if not 0 <= held_out_share <= 1:
-            raise UserError(f"lexicon {path}: held_out_share={held_out_share} is outside [0, 1]")
+    def __init__(self, *, path: str, held_out: Iterable[str] = (), held_out_share: Fraction = 0.0) -> None:
         ours = FOLDER / f"{path}.csv"
         self.path = _vader_file() if path == VADER else ours if ours.is_file() else Path(path).expanduser()
         if not self.path.is_file():

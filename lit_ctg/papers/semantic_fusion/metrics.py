@@ -8,19 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lit_ctg.core.metric import (
-    BatchMetric,
-    LitMetric,
-    RateMetric,
-    RatioMetric,
-    checked_mask,
-    float64,
-    pick_mask,
-    token_nll,
-)
+from lit_ctg.core.metric import BatchMetric, LitMetric, Mask, RateMetric, RatioMetric, float64, pick_mask, token_nll
 from lit_ctg.core.result import MetricResult
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.figure import Chart, heat_map
+from lit_ctg.limits import Count
 from lit_ctg.metric.perplexity import Perplexity
 from lit_ctg.papers.semantic_fusion.model import FusionOutput
 
@@ -37,7 +29,7 @@ class SeenOnlyPerplexity(Perplexity):
         mask: as for ``Perplexity``.
     """
 
-    def __init__(self, *, held_out_ids: Iterable[int] | None = None, mask: str = "target", **kwargs: Any) -> None:
+    def __init__(self, *, held_out_ids: Iterable[int] | None = None, mask: Mask = "target", **kwargs: Any) -> None:
         super().__init__(mask=mask, **kwargs)
         self.held_out_ids = None if held_out_ids is None else tuple(int(i) for i in held_out_ids)
         self._ids_given = held_out_ids is not None
@@ -104,7 +96,7 @@ class FocusCE(RatioMetric):
         *,
         tokens: Iterable[str],
         token_ids: Iterable[int] | None = None,
-        mask: str = "target",
+        mask: Mask = "target",
         **kwargs: Any,
     ) -> None:
         names = tuple(str(token) for token in tokens)
@@ -179,7 +171,7 @@ class SemanticMSE(RatioMetric):
     unit = "squared membership"
     direction = "lower"
 
-    def __init__(self, *, mask: str = "input", **kwargs: Any) -> None:
+    def __init__(self, *, mask: Mask = "input", **kwargs: Any) -> None:
         super().__init__(mask=mask, **kwargs)
 
     def update(self, aux_BTF: Tensor, target_BTF: Tensor, mask_BT: Tensor) -> None:
@@ -221,9 +213,9 @@ class SemanticMSEConstant(BatchMetric):
     sum_F: Tensor
     sum_sq_F: Tensor
 
-    def __init__(self, *, num_features: int, mask: str = "input", **kwargs: Any) -> None:
+    def __init__(self, *, num_features: Count, mask: Mask = "input", **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.mask = checked_mask(self, mask)
+        self.mask = mask
         self.num_features = num_features
         self.add_sum("positions")
         self.add_sum("sum_F", (num_features,))

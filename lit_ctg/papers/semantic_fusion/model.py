@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import torch
 from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
@@ -26,7 +26,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lit_ctg.core.model import Batch, LitLanguageModel, LMOutput, adamw_warmup_cosine
-from lit_ctg.errors import UserError, check_number
+from lit_ctg.errors import UserError
+from lit_ctg.limits import Choice, Fraction, NonNegative, Positive, Whole
 from lit_ctg.network.backbone import check_backbone
 from lit_ctg.network.packing import Packing
 from lit_ctg.network.transformer import Cache, SinusoidalPosition, TransformerBackbone
@@ -235,12 +236,8 @@ def check_centres(centres: Sequence[float]) -> None:
     Raises:
         UserError: names the setting.
     """
-    if isinstance(centres, str) or not isinstance(centres, Sequence) or len(centres) != 3:
-        raise UserError(f"model.membership_centres={centres}: give three numbers, of low, medium and high")
-    for centre in centres:
-        check_number("model.membership_centres", centre)
-    if not centres[0] < centres[1] < centres[2]:
-        raise UserError(f"model.membership_centres={list(centres)}: low, medium and high must ascend")
+    if len(centres) != 3 or not centres[0] < centres[1] < centres[2]:
+        raise UserError(f"model.membership_centres={list(centres)}: give low, medium and high, ascending")
 
 
 def assemble(predicates: Tensor, memberships: Tensor) -> Tensor:
@@ -555,25 +552,25 @@ class SemanticFusionModule(FusionModule):
         gate: bool,
         causal: bool,
         prefix_only_features: bool,
-        loss_mask: str,
-        embedding_std: float,
+        loss_mask: Annotated[str, Choice(MASKS)],
+        embedding_std: NonNegative,
         embedding_scale: float,
-        feature_dropout: float,
-        auxiliary_target: str,
-        label_smoothing: float,
-        auxiliary_weight: float,
-        uniformizer_weight: float,
+        feature_dropout: Fraction,
+        auxiliary_target: Annotated[str, Choice(TARGETS)],
+        label_smoothing: Fraction,
+        auxiliary_weight: NonNegative,
+        uniformizer_weight: NonNegative,
         membership_centres: Sequence[float],
-        membership_temperature: float,
+        membership_temperature: Positive,
         learnable_memberships: bool,
-        exclamation_nudge: float,
-        learning_rate: float,
-        weight_decay: float,
-        warmup_fraction: float,
+        exclamation_nudge: NonNegative,
+        learning_rate: NonNegative,
+        weight_decay: NonNegative,
+        warmup_fraction: Fraction,
         warmup_from_zero: bool,
         decay_matrices_only: bool,
-        seed: int,
-        uniformizer_words: str = "all",
+        seed: Whole,
+        uniformizer_words: Annotated[str, Choice(UNIFORMIZED)] = "all",
     ) -> None:
         super().__init__()
         if not isinstance(vocabulary, ClauseVocabulary):
@@ -581,20 +578,6 @@ class SemanticFusionModule(FusionModule):
                 f"model SemanticFusionModule reads the clause corpora, not a {type(vocabulary).__name__}: give "
                 "data=clause or data=clause_coupled; on text of your own use experiment=semantic_fusion/reviews"
             )
-        _check(uniformizer_words, UNIFORMIZED, "uniformizer_words")
-        _check(auxiliary_target, TARGETS, "auxiliary_target")
-        _check(loss_mask, MASKS, "loss_mask")
-        for name, share in {
-            "feature_dropout": feature_dropout,
-            "label_smoothing": label_smoothing,
-            "warmup_fraction": warmup_fraction,
-        }.items():
-            if not 0 <= share <= 1:
-                raise UserError(f"model.{name}={share} is outside [0, 1]")
-        check_number("model.auxiliary_weight", auxiliary_weight, least=0)
-        check_number("model.uniformizer_weight", uniformizer_weight, least=0)
-        check_number("model.exclamation_nudge", exclamation_nudge, least=0)
-        check_number("model.membership_temperature", membership_temperature, above=0)
         check_centres(membership_centres)
         check_backbone(backbone, "causal", "forward_packed")
         if backbone.causal != causal:
@@ -789,8 +772,3 @@ def _counted(packing: Packing) -> Callable[[Tensor], Tensor]:
         return lambda values_N: values_N
     valid_N = packing.valid_BT.flatten()
     return lambda values_N: values_N[valid_N]
-
-
-def _check(value: str, options: tuple[str, ...], name: str) -> None:
-    if value not in options:
-        raise UserError(f"model.{name}={value!r}: use {' or '.join(options)}")

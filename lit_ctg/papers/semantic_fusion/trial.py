@@ -17,7 +17,8 @@ from torch import Tensor
 from lit_ctg.callback.progress import steps
 from lit_ctg.core.model import datamodule_of
 from lit_ctg.core.result import MetricResult
-from lit_ctg.errors import UserError, check_whole, did_you_mean
+from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.limits import Checked, Count, Whole
 from lit_ctg.metric.control_success import ControlSuccess, against_base
 from lit_ctg.metric.perplexity import Perplexity
 from lit_ctg.papers.semantic_fusion.metrics import CLASSES, OodHitRate, PolarityConfusion
@@ -52,7 +53,7 @@ class Generator(Protocol):
         """Return the ids of a prompt; ``UserError`` for one that cannot be continued."""
 
 
-class ControlTrial(Callback):
+class ControlTrial(Checked, Callback):
     """Run the trials on the untrained model and in ``trainer.validate``, which ends every run.
 
     Args:
@@ -83,20 +84,19 @@ class ControlTrial(Callback):
     def __init__(
         self,
         *,
-        n: int,
+        n: Count,
         settings: Mapping[str, Mapping[str, Any]],
         confusion: Sequence[str],
         paths: Mapping[str, Mapping[str, bool]],
         decoding: Any,
-        seed: int,
+        seed: Whole,
         prompt: str = "",
-        samples_kept: int = 20,
-        samples_prompted: int = 5,
+        samples_kept: Whole = 20,
+        samples_prompted: Whole = 5,
     ):
         super().__init__()
         if OFF not in paths or any(paths[OFF].values()):
             raise UserError(f"callback.control_trial.paths needs '{OFF}' with every path off: it gives the base rates")
-        check_whole("callback.control_trial.n", n, 1, "trials")
         for name, setting in settings.items():
             if (asked := setting.get("adjective")) not in (None, *ASKED):
                 hint = did_you_mean(str(asked), ASKED)
@@ -382,7 +382,7 @@ class MembershipRecord(Callback):
 # trials on text -------------------------------------------------------------------------------------------------------
 
 
-class LexiconTrial(Callback):
+class LexiconTrial(Checked, Callback):
     """Generate text under settings of the feature channel in ``trainer.validate``, and judge it by the lexicon.
 
     Args:
@@ -406,12 +406,12 @@ class LexiconTrial(Callback):
     def __init__(
         self,
         *,
-        n: int,
+        n: Count,
         settings: Mapping[str, Mapping[str, Any]],
         decoding: Any,
-        seed: int,
+        seed: Whole,
         prompt: str = "",
-        samples_kept: int = 10,
+        samples_kept: Whole = 10,
     ) -> None:
         super().__init__()
         for name, setting in settings.items():

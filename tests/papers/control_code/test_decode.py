@@ -247,8 +247,8 @@ def test_unknown_words_are_never_generated(make_generator):
     [
         ({"source": "musik"}, "control.source=musik: use one of garden, music, news; did you mean 'music'"),
         ({"mix": {"books": 1.0}}, "no control code 'books'"),
-        ({"mix": {"music": -1}}, "weight -1 of source 'music'"),
-        ({"mix": {"music": math.inf}}, "weight inf of source 'music'"),
+        ({"mix": {"music": -1}}, "control.music=-1: pass"),
+        ({"mix": {"music": math.inf}}, "control.music=inf: pass"),
         ({"blend": {"music": 0}}, "are all 0"),
         ({"mix": "music"}, "give a number for each name"),
         ({"sources": "music"}, "did you mean 'source'"),
@@ -265,10 +265,6 @@ def test_bad_prompts_and_settings(make_generator):
         make_generator().generate(1, "w1 tree", seed=0)
     with pytest.raises(UserError, match="'!' is not in the vocabulary"):
         make_generator(decoding={"start": "!"}).generate(1, seed=0)
-    with pytest.raises(UserError, match="did you mean 'greedy'"):
-        make_generator(decoding={"choice": "greed"})
-    with pytest.raises(UserError, match="at least 1 token"):
-        make_generator(decoding={"new_tokens": 0})
 
 
 @pytest.mark.parametrize("injection", ["neuron", "prompt"])

@@ -535,7 +535,7 @@ def test_checkpoint_keeps_the_sources_and_refuses_the_other_arm(make_module, tmp
 def test_bad_input(make_module, make_batch):
     with pytest.raises(UserError, match="did you mean 'sinusoidal'"):
         make_module(position="sinusoid")
-    with pytest.raises(UserError, match=r"model\.code_start=norm: use one of word, normal"):
+    with pytest.raises(UserError, match="code_start=norm: pass one of word, normal"):
         make_module(code_start="norm")
     with pytest.raises(UserError, match=r"model\.optimizer=sdg"):
         make_module(optimizer="sdg")

@@ -366,20 +366,6 @@ def test_bad_input(trainer_of, corpus):
         callback.on_validation_batch_end(SimpleNamespace(), Toy(corpus), None, {}, 0)
 
 
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        *(({name: 0}, f"code_trial.{name}=0: give a whole number from 1 on")
-          for name in ("prompts", "prompt_tokens", "new_tokens", "judge_chunks")),
-        ({"new_tokens": 2.5}, r"new_tokens=2\.5: give a whole number"),
-        ({"prompts_from": "heldout"}, "prompts_from=heldout: use one of .*did you mean 'held_out'"),
-    ],
-)  # fmt: skip
-def test_wrong_settings_are_noticed_before_training(words: dict, line: str):
-    with pytest.raises(UserError, match=line):
-        trial(**words)
-
-
 def test_the_training_curve_is_the_mean_and_what_the_authors_log():
     """Deviation 9: the authors divide the sum of n batch losses by n - 1."""
     curve = TrainingCurve()

@@ -275,5 +275,3 @@ def test_bayesian_softmax_is_its_formula_and_softmax_in_the_limit() -> None:
     plain = KernelBayesianSoftmax(7, 5, senses=1, theta=1e-5, std=1.0)
     given = plain(hidden.float()).exp()
     np.testing.assert_allclose(given.detach(), (hidden.float() @ plain.sense_MVD[0].T).softmax(-1).detach(), atol=1e-4)
-    with pytest.raises(UserError, match="senses >= 1"):
-        KernelBayesianSoftmax(7, 5, senses=0)

@@ -13,7 +13,7 @@ from lit_ctg.config import compose
 from lit_ctg.errors import UserError
 from lit_ctg.papers.graphmax import graphmax
 from lit_ctg.papers.graphmax.model import GraphmaxOutput
-from lit_ctg.papers.graphmax.trial import GraphmaxTrial, Measure, checked_methods, logits_of, summarize_folds
+from lit_ctg.papers.graphmax.trial import GraphmaxTrial, Measure, logits_of, summarize_folds
 from lit_ctg.run.build import instantiate
 from lit_ctg.statistics import paired_t_interval, t_interval
 from tests.papers.graphmax.conftest import REVIEWS
@@ -82,7 +82,7 @@ def test_of_the_test_split_a_model_trained_on_the_rest_is_tried(scene, published
     data.documents = lambda split: [*shop.documents("train"), SimpleNamespace(text=REVIEWS[7])]
     with pytest.raises(UserError, match=r"scenes.shop: the language model is trained on 1 of its 4 held-out reviews"):
         found.setup(trainer, module, "fit")
-    with pytest.raises(UserError, match="held_out=val: use one of train, test"):
+    with pytest.raises(UserError, match="held_out=val: pass one of train, test"):
         trial(scene, published, held_out="val")
 
 
@@ -180,9 +180,6 @@ def test_rows_that_are_not_certified_are_counted_and_told(scene, published, modu
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"folds": "abc"}, "folds='abc': give a whole number from 2"),
-        ({"folds": 1}, "folds=1: give a whole number from 2"),
-        ({"seed": -1}, "seed=-1"),
         ({"published": None}, "published is missing"),
     ],
 )
@@ -212,10 +209,10 @@ def test_what_does_not_fit_is_told_before_training(scene, published, module, voc
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("folds=abc", "folds='abc'"),
+        ("folds=abc", "folds=abc: pass"),
         ("parts.generation.prompt_tokens=0", "prompt_tokens=0"),
         ("parts.generation.sampler.top_p=2", "top_p=2"),
-        ("parts.likelihood.variants.graphmax.strengths=[-1]", "strengths=-1"),
+        ("parts.likelihood.variants.graphmax.strengths=[-1]", "strengths.0.=-1: pass"),
         ("parts.likelihood.variants.graphmax.variant=grafmax", "did you mean 'graphmax'"),
     ],
 )
@@ -243,16 +240,3 @@ def test_the_trial_reads_what_comes_before_the_models_output_layer() -> None:
 def test_every_fold_draws_texts_of_its_own(folds) -> None:
     seeds = [fold.text_seed for fold in folds]
     assert len(set(seeds)) == len(seeds) and seeds == [fold.text_seed for fold in folds]
-
-
-@pytest.mark.parametrize(
-    ("strengths", "setting", "message"),
-    [
-        ("strength", {"strength": None}, "here.g.strength=None: the strength of graphmax is a number"),
-        ("strengths", {"strengths": 1.0}, "here.g.strengths=1.0: give a list of numbers"),
-        ("strengths", {"strengths": "12"}, "here.g.strengths=12: give a list of numbers"),
-    ],
-)
-def test_a_strength_that_is_none_or_no_list_is_named(strengths, setting, message) -> None:
-    with pytest.raises(UserError, match=message):
-        checked_methods("here", {"g": {"variant": "graphmax", **setting}}, strengths=strengths)

@@ -122,11 +122,6 @@ WORDS = {"methods": {"softmax": {"variant": "softmax"}}, "contexts": ["the food"
 @pytest.mark.parametrize(
     ("part", "changes", "message"),
     [
-        (Convergence, {"contexts": 0}, "convergence.contexts=0: give a whole number from 1"),
-        (Convergence, {"strength": -1}, "convergence.strength=-1"),
-        (TopWords, {"words": 0}, "top_words.words=0"),
-        (TopWords, {"contexts": []}, r"top_words.contexts=\[\]: give a list"),
-        (TopWords, {"contexts": "the food"}, "top_words.contexts=the food: give a list"),
         (TopWords, {"methods": {"g": {"variant": "softmx"}}}, "did you mean 'softmax'"),
     ],
 )

@@ -12,6 +12,7 @@ from scipy.optimize import brentq
 from scipy.special import lambertw
 
 from lit_ctg.errors import UserError
+from lit_ctg.limits import check_value
 from lit_ctg.papers.graphmax import (
     AlgorithmOne,
     CooccurrenceGraph,
@@ -22,7 +23,7 @@ from lit_ctg.papers.graphmax import (
     variants,
 )
 from lit_ctg.papers.graphmax.published import project_on_simplex
-from lit_ctg.papers.graphmax.variant import NAMES, Certificates, checked_name, chosen
+from lit_ctg.papers.graphmax.variant import NAMES, Certificates, VariantName, chosen
 
 SIZE = 40
 PUBLISHED = AlgorithmOne(step_size=1e-4, steps=20, threshold=1e-4, sort="descending", log_floor=1e-12)
@@ -169,15 +170,12 @@ def test_rows_that_are_not_certified_are_told_and_counted(graph, logits, monkeyp
 
 
 def test_names_and_what_they_might_mean() -> None:
-    assert checked_name("graphmax", "x") == "graphmax"
     for given, meant in (
         *(("grafmax", "graphmax"), ("published", "algorithm_one"), ("certified", "graphmax")),
         ("squared", "successor"),
     ):
-        with pytest.raises(UserError, match=f"control.variant={given}; did you mean '{meant}'"):
-            checked_name(given, "control.variant")
-    with pytest.raises(UserError, match="x=None: use one of softmax, "):
-        checked_name(None, "x")
+        with pytest.raises(UserError, match=f"variant={given}: pass .*did you mean '{meant}'"):
+            check_value("variant", given, VariantName)
 
 
 def test_as_a_rule(graph, logits) -> None:

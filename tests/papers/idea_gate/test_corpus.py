@@ -114,12 +114,9 @@ def test_named_sources_are_read_several_times_in_training_only(folder) -> None:
     assert once.identity() != thrice.identity()
 
 
-@pytest.mark.parametrize(
-    ("copies", "message"), [({"finance": 0}, r"data\.copies\.finance=0"), ({"finanse": 2}, "did you mean 'finance'")]
-)
-def test_copies_that_mean_nothing(folder, copies, message) -> None:
-    with pytest.raises(UserError, match=message):
-        wikipedia(folder, copies).prepare()
+def test_copies_that_mean_nothing(folder) -> None:
+    with pytest.raises(UserError, match="did you mean 'finance'"):
+        wikipedia(folder, {"finanse": 2}).prepare()
 
 
 def test_every_term_is_one_token_and_text_comes_back(folder) -> None:

@@ -340,10 +340,9 @@ MASS_NAMES = [
 ]
 
 
-@pytest.mark.parametrize("before", [0, 19])
-def test_a_beginning_must_leave_something_to_measure(before) -> None:
-    with pytest.raises(UserError, match=rf"topic_mass\.before={before}"):
-        TopicMass(domains=["chemistry"], length=20, before=before, windows=1, arms={})
+def test_a_beginning_must_leave_something_to_measure() -> None:
+    with pytest.raises(UserError, match=r"topic_mass\.before=19"):
+        TopicMass(domains=["chemistry"], length=20, before=19, windows=1, arms={})
 
 
 def test_terms_are_single_tokens_after_a_blank(vocabulary) -> None:

@@ -320,7 +320,6 @@ def test_the_last_span_s_tokens_are_those_that_it_names(vocabulary) -> None:
         ({"arms": {"gated": {"alpha": 1.0}}}, "needs 'gated' without control"),
         ({"samples": 5}, "5 samples cannot be shared by 2 prompts"),
         ({"prompts": 40, "samples": 40}, r"chemistry has 6 prompts.*callback\.topic_trial\.prompts=6"),
-        ({"samples": 0}, "0 samples cannot be shared by 2 prompts"),
         ({"spans": [[0, 5]]}, "first and last token"),
         ({"spans": []}, "first and last token"),
         ({"domains": ["alchemy"]}, "no domain 'alchemy'"),

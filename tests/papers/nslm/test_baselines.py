@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from lit_ctg.errors import UserError
 from lit_ctg.papers.nslm.baselines import END, CharacterRNN, CharacterRNNs, NeuralCache, RecurrentBackbone, forget
 from lit_ctg.papers.nslm.model import NSLMModule, clip_by_norm, parameters_apart
 from tests.papers.nslm.conftest import lstm_layer
@@ -59,13 +58,9 @@ def test_dropout_reaches_input_and_output_but_not_the_state() -> None:
     assert (last != 0).all()
 
 
-def test_weights_start_in_the_range_and_bad_sizes_are_refused() -> None:
+def test_weights_start_in_the_range() -> None:
     largest = max(float(p.abs().max()) for p in make().parameters())
     assert 0.25 < largest <= 0.3
-    with pytest.raises(ValueError, match="at least 1"):
-        RecurrentBackbone(dim=0, layers=1, dropout=0.0, init_range=0.1)
-    with pytest.raises(ValueError, match="dropout"):
-        RecurrentBackbone(dim=2, layers=1, dropout=1.0, init_range=0.1)
 
 
 TOKENS = ("1914", "1918", "19", "7", "1,000")
@@ -207,21 +202,6 @@ def test_a_distribution_sums_to_one() -> None:
     cache = NeuralCache(6, 0.25, 0.75)
     log_all, words, _ = cache.attend(hidden, word, cache.start(hidden))
     torch.testing.assert_close(everything(log_all, words)[:, 1:].sum(2), torch.ones(B, T - 1))
-
-
-@pytest.mark.parametrize(
-    ("window", "weight", "message"),
-    [
-        (0, 0.25, "model.cache.window=0 keeps no position"),
-        (-3, 0.25, "model.cache.window=-3 keeps no position"),
-        (5, -0.1, "model.cache.weight=-0.1 is outside"),
-        (5, 1.5, "model.cache.weight=1.5 is outside"),
-        (5, float("nan"), "model.cache.weight=nan is outside"),
-    ],
-)
-def test_a_cache_out_of_range_is_refused(window: int, weight: float, message: str) -> None:
-    with pytest.raises(UserError, match=f"^{message}"):
-        NeuralCache(window, weight, 0.75)
 
 
 def test_the_word_to_be_predicted_is_never_looked_at() -> None:

@@ -280,11 +280,6 @@ def test_sparse_gradients_equal_dense_ones() -> None:
 def test_bad_input() -> None:
     with pytest.raises(UserError, match="no word of the vocabulary"):
         OutputHeads(dim=2, table=class_table(("a", "b"), recognisers(month=False)), init_range=0.1)
-    with pytest.raises(UserError, match="samples=0"):
-        make(samples=0)
-    table = class_table(TOKENS, recognisers())
-    with pytest.raises(UserError, match=r"model\.fast=atuo: use one of auto, off; did you mean 'auto'"):
-        OutputHeads(dim=6, table=table, init_range=0.1, fast="atuo")
 
 
 def test_the_heads_are_made_as_asked() -> None:

@@ -32,7 +32,6 @@ from lit_ctg.papers.nslm.micro_model import (
     Repeat,
     Training,
     Unigram,
-    Value,
     last_digit,
     mixture_weights,
 )
@@ -440,8 +439,6 @@ def test_blend_is_the_weighted_sum() -> None:
 
 
 def test_bad_input_is_named() -> None:
-    with pytest.raises(UserError, match="base 'x'"):
-        MicroModel(Value(), Gaussian(), base="x")
     with pytest.raises(UserError, match="'year' does not occur"):
         MicroModel(Frequency(), Unigram()).fit(occurrences(0), YEARS)
     with pytest.raises(UserError, match="'difference' needs 1 numbers"):

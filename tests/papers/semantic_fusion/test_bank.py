@@ -185,10 +185,6 @@ def test_a_feature_that_looks_ahead_is_named(lexicon, vocabulary, feature):
         (lambda: {"x": Graded(column="warmth")}, "no column 'warmth'"),
         (lambda: {"x": WordClass(word_class="verb")}, "no word has the class 'verb'"),
         (lambda: {"x": Mark(marks="!")}, "'!' is not a token"),
-        (lambda: {"x": Graded(column="polarity", sign=0)}, "sign=0: use 1 or -1"),
-        (lambda: {"x": Graded(column="polarity", hindsight="nxt")}, "hindsight='nxt'.*did you mean 'next'"),
-        (lambda: {"x": Graded(column="polarity", membership="high")}, "membership='high'"),
-        (lambda: {"x": Recent(column="polarity", half_life=0)}, "half_life=0"),
     ],
 )
 def test_what_does_not_fit_is_one_line(lexicon, vocabulary, make, message):

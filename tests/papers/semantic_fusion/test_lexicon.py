@@ -220,12 +220,6 @@ def test_vader_s_lexicon_without_emoticons_and_a_fifth_of_it_held_out() -> None:
     assert abs(len(held[0]) - 0.2 * len(made.words)) <= 2
 
 
-@pytest.mark.parametrize("share", [-0.1, 1.5])
-def test_a_share_is_from_0_to_1(share: float) -> None:
-    with pytest.raises(UserError, match=r"held_out_share=.* is outside \[0, 1\]"):
-        Lexicon(path="reviews", held_out_share=share)
-
-
 def test_vader_without_its_package_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"lexicon vader needs vaderSentiment: pip install 'lit-ctg\[vader\]'"):

@@ -93,7 +93,7 @@ def test_a_frozen_hugging_face_model_takes_the_adapter(here, run_cli):
         (["model.bank.lexicon.path=none.csv"], "lexicon none.csv: no such file"),
         (["model.bank.features.is_intensifier.word_class=adverb"], "no word has the class 'adverb'"),
         (["decoding.grammar=endless.yaml"], "a sentence that comes to A cannot end"),
-        (["+model.bank.features.pos.hindsight=future"], "hindsight='future'"),
+        (["+model.bank.features.pos.hindsight=future"], "pos.hindsight=future: pass"),
     ],
 )
 def test_what_is_wrong_ends_in_one_line(here, run_cli, words, message):

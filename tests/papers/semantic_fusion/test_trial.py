@@ -306,8 +306,6 @@ def test_wrong_settings_are_refused():
         ControlTrial(n=1, settings={}, confusion=[], paths={"off": {"hard": True}}, decoding=None, seed=0)
     with pytest.raises(UserError, match="setting 'nothing' asks for no adjective"):
         ControlTrial(n=1, settings={}, confusion=["nothing"], paths={"off": {}}, decoding=None, seed=0)
-    with pytest.raises(UserError, match=r"control_trial\.n=0: give a whole number from 1"):
-        ControlTrial(n=0, settings={}, confusion=[], paths={"off": {}}, decoding=None, seed=0)
     with pytest.raises(UserError, match=r"settings\.one\.adjective=postive: use positive, negative or null; did you"):
         ControlTrial(
             n=1, settings={"one": {"adjective": "postive"}}, confusion=[], paths={"off": {}}, decoding=None, seed=0
