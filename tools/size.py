@@ -20,7 +20,9 @@ PACKAGE = "lit_ctg"
 # a file with one of these parses a command line: a parser of the library, a composition by Hydra, a word by its place,
 # or key=value split with a check for the equals sign
 PARSER = re.compile(r"ArgumentParser\(|hydra\.compose\(|sys\.argv\[\d\]|\w+, (?!_,)\w+, \w+ = .*\.partition\(\"=\"\)")
-HYDRA = {f"{PACKAGE}/config.py", f"{PACKAGE}/run/sweep.py"}  # for experiments, and for their sweeps
+# these read something else: Hydra's experiments and sweeps, arguments of our own process, words of the shell's
+# completion, a number on the page, name=folder
+OTHERS = {f"{PACKAGE}/{name}.py" for name in ("config", "run/sweep", "run/lab", "run/listing", "run/play", "run/steer")}
 Edges = dict[str, set[str]]
 
 
@@ -49,18 +51,30 @@ def words(paths: Iterable[Path]) -> int:
 
 
 def row_keys(path: Path) -> list[str]:
-    """Return the fields of the dataclass that a table's row is read into."""
-    classes = [node for node in tree(path).body if isinstance(node, ast.ClassDef)]
-    (row,) = (each for each in classes if each.name == "RowSpec")
-    return [
+    """Return the keys that a table's row may be written with: its fields but those written with another, and bounds."""
+    (row,) = (node for node in tree(path).body if isinstance(node, ast.ClassDef) and node.name == "RowSpec")
+    fields = [
         line.target.id for line in row.body if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name)
     ]
+    assigned = {
+        node.targets[0].id: node.value
+        for node in tree(path).body
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    }
+
+    def words_in(node: ast.AST) -> set[str]:
+        parts = list(ast.walk(node))
+        own = {part.value for part in parts if isinstance(part, ast.Constant)}
+        return own.union(*(words_in(assigned[part.id]) for part in parts if isinstance(part, ast.Name)))
+
+    with_another = words_in(assigned["_WRITTEN_WITH_ANOTHER"])
+    return [*(name for name in fields if name not in with_another), "bounds"]
 
 
 def parsers(paths: Iterable[Path], root: Path) -> list[str]:
     """Return the files that parse a command line beside Hydra's."""
     names = [path.relative_to(root).as_posix() for path in paths if PARSER.search(text_of(path))]
-    return [name for name in names if name not in HYDRA]
+    return [name for name in names if name not in OTHERS]
 
 
 def user_errors(path: Path) -> int:
