@@ -284,7 +284,8 @@ def line_chart(
         _title(ax, title, 10 + 13.5 * named)
         low, high = limits or value_range(lines, rules, log)
         ax.set(xscale="log" if log_x else "linear", yscale="log" if log else "linear", ylim=(low, high))
-        ax.set(xlabel=x + " (log scale)" * log_x, ylabel=y + " (log scale)" * log)
+        ax.set_xlabel(x + " (log scale)" * log_x)
+        ax.set_ylabel(y + " (log scale)" * log, fontsize=9 * min(1.0, 40 / max(len(y), 1)))
         ax.grid(axis="y")
         for words, value in rules:
             if math.isfinite(value) and (value > 0 or not log):
