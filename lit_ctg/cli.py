@@ -368,19 +368,20 @@ class Report(Command):
 
 
 class Figure(Command):
-    """a paper's figures as SVG files"""
+    """a paper's figures as SVG, PNG or PDF files"""
 
     words = "figure"
     examples = ("figure paper=semantic_fusion",)
     paper: str = option("a paper, or all", "all")
     size: Size = option(_SIZE, None)
     records: Records = option(_RECORDS, None)
+    format: Literal["svg", "png", "pdf"] = option("of the files", "svg")
     out: str | None = option("a folder, outputs/figures/<paper> by default", None)
 
     def execute(self) -> int:
         from lit_ctg.results.figure import main as figure
 
-        return figure(self.paper, self.size, self.records, self.out, Console())
+        return figure(self.paper, self.size, self.records, self.out, Console(), format=self.format)
 
 
 class Verify(Command):

@@ -254,6 +254,7 @@ def changed(config: Mapping[str, Any], overrides: Iterable[str], source: Path | 
     register()
     words = prepare_overrides(without_trust(overrides))
     known = {name: value for name, value in config.items() if name in Config.__dataclass_fields__}
+    known.pop("output_root", None)  # where this command writes is not the file's to say
     try:
         cfg = OmegaConf.merge(OmegaConf.structured(Config), stored(known, source))
         assert isinstance(cfg, DictConfig)

@@ -28,17 +28,16 @@ FROM_FILE = "LIT_CTG_WORDS_FROM_FILE"
 
 # our folders whose classes are parts of a configuration
 FOLDERS = ("callback", "core", "data", "decoding", "field", "metric", "network", "papers")
-# classes of other libraries, by the module that a configuration names
+# classes of other libraries, by the module that a configuration names; none that writes to a path of its arguments
 LIBRARIES: Mapping[str, tuple[str, ...]] = {
     "lightning": ("Trainer",),
     "lightning.pytorch": ("Trainer",),
     "lightning.pytorch.callbacks": (
         "DeviceStatsMonitor", "EarlyStopping", "GradientAccumulationScheduler", "LearningRateMonitor",
-        "ModelCheckpoint", "ModelSummary", "RichModelSummary", "RichProgressBar", "StochasticWeightAveraging",
+        "ModelSummary", "RichModelSummary", "RichProgressBar", "StochasticWeightAveraging",
         "TQDMProgressBar", "Timer", "WeightAveraging",
     ),
     "lightning.pytorch.loggers": ("CSVLogger", "MLFlowLogger", "TensorBoardLogger", "WandbLogger"),
-    "lightning.pytorch.profilers": ("AdvancedProfiler", "PyTorchProfiler", "SimpleProfiler"),
     "lightning.pytorch.strategies": ("DDPStrategy", "FSDPStrategy", "SingleDeviceStrategy"),
     "torch.optim": ("Adam", "AdamW", "RMSprop", "SGD"),
     "torch.optim.lr_scheduler": ("CosineAnnealingLR", "LinearLR", "OneCycleLR", "ReduceLROnPlateau", "StepLR"),
@@ -179,10 +178,19 @@ def stored(config: Mapping[str, Any], source: Any) -> DictConfig:
     """Return a configuration that was read from a file; what it names is checked where it is built.
 
     Raises:
-        UserError: it is not plain: an interpolation, which could read files and variables or assemble names.
+        UserError: see ``check_plain``.
+    """
+    check_plain(config, source)
+    return OmegaConf.create(dict(config))
+
+
+def check_plain(config: Mapping[str, Any], source: Any) -> None:
+    """Refuse a stored configuration with interpolations, which could read files and variables or assemble names.
+
+    Raises:
+        UserError: names the source and the key.
     """
     _check_plain(config, str(source))
-    return OmegaConf.create(dict(config))
 
 
 def _check_plain(value: Any, where: str, key: str = "") -> None:

@@ -39,7 +39,7 @@ from torch import Tensor
 from transformers import AutoTokenizer
 
 from lit_ctg import files, trust
-from lit_ctg.callback.checkpoint import FORMAT, AtomicCheckpointIO
+from lit_ctg.callback.checkpoint import FORMAT, AtomicCheckpointIO, RunCheckpoint
 from lit_ctg.cli import main
 from lit_ctg.config import compose, plain
 from lit_ctg.control import Control, Origin, Steered, bundle
@@ -180,6 +180,51 @@ def test_a_checkpoint_names_a_paper_of_ours(
     assert list(Path.cwd().iterdir()) == []
 
 
+@pytest.mark.parametrize("key", ["name", "paper", "output_root"])
+def test_a_checkpoint_chooses_no_folder(
+    key: str, marker: Path, plain_config: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = hostile_run(marker.with_name("run"), plain_config, key, str(marker.parent / "elsewhere"))
+    assert main(["evaluate", str(run)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert not (marker.parent / "elsewhere").exists()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("seed", "${label_count:/etc}"), ("seed", "0,1"), ("size", "smoke x"), ("regime", None)]
+)
+def test_what_a_checkpoint_adds_to_the_command_line_is_one_word(
+    key: str, value: Any, marker: Path, plain_config: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = hostile_run(marker.with_name("run"), plain_config, key, value)
+    words = ["experiment=semantic_fusion/main", f"ckpt_path={run / CHECKPOINT}"]
+    assert main(["evaluate", *words]) == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1 and "last.ckpt" in told and key in told
+
+
+def test_a_resumed_checkpoint_deletes_nothing_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "victim").mkdir()
+    (tmp_path / "victim.txt").touch()
+    callback = RunCheckpoint(str(tmp_path / "checkpoints"))
+    callback.load_state_dict({"best_model_path": f"local://{tmp_path}/victim", "dirpath": str(tmp_path)})
+    assert callback.best_model_path == "" and callback.dirpath == str(tmp_path / "checkpoints")
+    for path in (tmp_path / "victim", tmp_path / "victim.txt", f"local://{tmp_path}/victim"):
+        AtomicCheckpointIO().remove_checkpoint(path)
+    assert (tmp_path / "victim").is_dir() and (tmp_path / "victim.txt").is_file()
+
+
+def test_a_file_of_the_current_folder_does_not_choose_where_compiled_code_lies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numba = pytest.importorskip("numba")
+    from lit_ctg.papers.graphmax.fast.jit import kept_in
+
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))  # as .numba_config.yaml sets it
+    assert tmp_path not in (kept_in() or Path()).parents
+
+
 # ---- records --------------------------------------------------------------------------------------------------------
 
 
@@ -300,6 +345,7 @@ def test_a_manifest_reads_and_chooses_nothing_of_its_own(
         "experiment: main, seed: '0 x'",
         "experiment: main, regime: 'a,b'",
         "experiment: main, data: ../../x",
+        "experiment: main, set: {name: ../../../x}",
     ],
 )
 def test_a_manifest_leaves_no_folder(entry: str, marker: Path, capsys: pytest.CaptureFixture[str]) -> None:

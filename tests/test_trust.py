@@ -41,6 +41,8 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         "torch.hub.load",
         "torch.optim.Optimizer",
         "lightning.pytorch.callbacks.LambdaCallback",
+        "lightning.pytorch.callbacks.ModelCheckpoint",
+        "lightning.pytorch.profilers.AdvancedProfiler",
         "lit_ctg.cli.main",
         "lit_ctg.run.sweep.Watcher",
         "lit_ctg.control.bundle.Origin",

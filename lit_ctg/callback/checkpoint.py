@@ -106,6 +106,15 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         """
         return load_checked(Path(path))
 
+    def remove_checkpoint(self, path: Any) -> None:
+        """Delete a checkpoint; a folder or another file stays, whatever the state of a callback says.
+
+        Lightning itself deletes the whole tree at a path that may come from the checkpoint.
+        """
+        target = Path(path)
+        if target.suffix == ModelCheckpoint.FILE_EXTENSION and target.is_file():
+            target.unlink()
+
 
 class RunCheckpoint(Checked, ModelCheckpoint):
     """``checkpoints/last.ckpt`` of the run directory; holds plain values only.
@@ -132,6 +141,9 @@ class RunCheckpoint(Checked, ModelCheckpoint):
         self.settings: dict[str, Any] = {}
         self.corpus: dict[str, str] = {}
         self.minutes, self._saved_at = minutes, time.monotonic()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take no paths over from the checkpoint that is resumed: the run directory decides where its own lie."""
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Let Lightning tell the end of an epoch from its middle."""

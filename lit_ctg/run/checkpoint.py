@@ -14,9 +14,10 @@ from omegaconf import DictConfig
 from lit_ctg.callback.checkpoint import KEY, DamagedError, load_checked, previous
 from lit_ctg.config import changed, compose, plain
 from lit_ctg.errors import UserError
-from lit_ctg.results.record import HASH_IGNORED, config_hash, drop_keys, load_record, without_modules
+from lit_ctg.results.record import HASH_IGNORED, REGIMES, SIZES, config_hash, drop_keys, load_record, without_modules
 from lit_ctg.run.corpus import difference, fingerprint
 from lit_ctg.run.directory import CHECKPOINT, RECORD, finished, run_status, run_stem, set_aside
+from lit_ctg.trust import check_plain
 
 # settings that a checkpoint decides unless the command line says otherwise
 INHERITED = ("regime", "size", "seed")
@@ -78,6 +79,7 @@ def read(path: Path) -> Checkpoint:
         UserError: missing, damaged, or not written by this package (see ``load_checked``).
     """
     content = load_checked(path)
+    check_plain(content[KEY]["config"], path)
     return Checkpoint(path, content[KEY]["config"], content[KEY]["corpus"], content["state_dict"])
 
 
@@ -138,7 +140,7 @@ def compose_with_checkpoint(words: list[str]) -> tuple[DictConfig, Checkpoint]:
         return cfg, _of_run(_finished(cfg))
     checkpoint = read(Path(named))
     given = {word.lstrip("+").partition("=")[0] for word in words}
-    inherited = [f"{key}={checkpoint.config[key]}" for key in INHERITED if key not in given]
+    inherited = [f"{key}={_inherited(checkpoint, key)}" for key in INHERITED if key not in given]
     cfg = compose([*words, *inherited])
     config = plain(cfg)
     _compare(config, checkpoint)
@@ -146,6 +148,18 @@ def compose_with_checkpoint(words: list[str]) -> tuple[DictConfig, Checkpoint]:
         drop_keys({"data": whole.get("data")}, frozenset(HASH_IGNORED)) for whole in (checkpoint.config, config)
     )
     return cfg, replace(checkpoint, other_text=theirs != ours)
+
+
+def _inherited(checkpoint: Checkpoint, key: str) -> str:
+    """Return a setting that a checkpoint decides, as a word of the command line.
+
+    Raises:
+        UserError: it is not what such a setting may be.
+    """
+    value = str(checkpoint.config.get(key))
+    if not {"regime": value in REGIMES, "size": value in SIZES, "seed": value.isdecimal()}[key]:
+        raise UserError(f"checkpoint {checkpoint.path}: its {key} is {value[:80]!r}: train again")
+    return value
 
 
 def _of_run_directory(folder: Path, words: list[str]) -> tuple[DictConfig, Checkpoint]:

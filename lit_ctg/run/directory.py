@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lit_ctg.errors import FULL, UserError
-from lit_ctg.files import try_lock, writing
+from lit_ctg.files import plain_name, try_lock, writing
 from lit_ctg.results.record import config_hash
 
 if TYPE_CHECKING:
@@ -71,7 +71,14 @@ class Finished:
 
 
 def run_stem(root: Path, paper: str, name: str, regime: str, size: str, seed: int, config_hash: str) -> Path:
-    """Return ``<root>/<paper>/<name>/<regime>-<size>-seed<seed>-<hash8>``."""
+    """Return ``<root>/<paper>/<name>/<regime>-<size>-seed<seed>-<hash8>``.
+
+    Raises:
+        UserError: the paper or the name would lead to another folder.
+    """
+    remedy = "give a name of letters, digits, '_' and '-'"
+    plain_name(paper, "paper", remedy)
+    plain_name(name, "name", remedy)
     return root / paper / name / f"{regime}-{size}-seed{seed}-{config_hash[:8]}"
 
 

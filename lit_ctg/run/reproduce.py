@@ -152,7 +152,7 @@ def _check_word(key: str, value: Any, path: Path) -> None:
         override = OverridesParser.create().parse_override(f"{key}={_word(value)}")
     except HydraException as error:
         raise UserError(f"{path}: 'set' gives '{key}' {value!r}, which cannot be read") from error
-    option = (config_folder() / key).is_dir()
+    option = (config_folder() / key).is_dir() or key == "name"
     if override.is_sweep_override() or (option and not _OPTION.fullmatch(str(value))):
         raise UserError(f"{path}: 'set' may give '{key}' {'an option' if option else 'one value'}, not {value!r}")
     # as Hydra reads it, without its escapes; any resolver has a colon

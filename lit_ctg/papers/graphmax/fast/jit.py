@@ -38,11 +38,12 @@ def compiled(function: Callable[..., Any]) -> Any:
 def kept_in() -> Path | None:
     """Return the folder for compiled code; None if no folder of ours is writable.
 
-    A folder that others can write to, such as /tmp, is not used: numba unpickles what it finds.
+    numba unpickles what it finds, so a folder that others can write to, such as /tmp, is not used, nor one that
+    numba read from a file in the current folder (``numba.config``): only what the environment names.
     """
     here = Path(__file__).parent
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(here.glob("*.py")))).hexdigest()[:16]
-    asked = numba.config.CACHE_DIR
+    asked = os.environ.get("NUMBA_CACHE_DIR")
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     roots: list[Any] = [asked] if asked else [here / "__pycache__", f"{cache}/lit_ctg"]
     for root in roots:
