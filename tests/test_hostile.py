@@ -1097,6 +1097,12 @@ SETTINGS = [
 ]
 
 
+def test_an_nslm_takes_no_metric_of_other_models(tmp_path: Path, run_cli) -> None:
+    words = ["experiment=nslm/numbers", "size=smoke", "metric=[perplexity]", "data.sample_size=6000"]
+    code, _, err = run_cli("train", *words, f"output_root={tmp_path}", f"data.cache_root={tmp_path}")
+    assert code == 2 and "metric=[perplexity,perplexity_input_mask]: " in err.splitlines()[-1]
+
+
 def test_the_number_of_a_book_is_a_count() -> None:
     books = {"_target_": "lit_ctg.papers.control_code.corpus.GutenbergDataModule", "books": {"x": -3}}
     with pytest.raises(UserError, match=r"^data\.books\.x=-3: pass"):

@@ -125,19 +125,21 @@ def row_noise(seed: int, rows: Sequence[int], columns: int) -> Tensor:
     return torch.from_numpy(np.stack(drawn)) if drawn else torch.zeros(0, columns, dtype=torch.float64)
 
 
-def _numbers(value: object, name: str) -> Tensor:
+def _checked(value: object, name: str, *, above: bool = True) -> None:
+    """Refuse a number, or one of several, that is infinite, NaN or below 0; ``above``: or 0."""
     try:
-        return torch.as_tensor(value, dtype=torch.float64)
+        numbers = torch.as_tensor(value, dtype=torch.float64)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise UserError(f"{name}={value}: give a number") from error
+        raise UserError(f"{name}={value}: pass a number") from error
+    if not bool((numbers.isfinite() & (numbers > 0 if above else numbers >= 0)).all()):
+        raise UserError(f"{name}={value}: pass finite numbers {'above' if above else 'from'} 0")
 
 
 class Temperature(ScoreRule):
     """:func:`temperature` as a rule."""
 
     def __init__(self, value: PerRow):
-        if not bool((_numbers(value, "temperature") > 0).all()):
-            raise UserError(f"temperature={value} must be above 0")
+        _checked(value, "temperature")
         self.value = value
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
@@ -158,8 +160,7 @@ class Nucleus(ScoreRule):
     """:func:`nucleus` as a rule."""
 
     def __init__(self, p: PerRow, *, keep_crossing: bool):
-        if not bool((_numbers(p, "top_p") >= 0).all()):
-            raise UserError(f"top_p={p}: the mass of the nucleus must not be negative")
+        _checked(p, "top_p", above=False)
         self.p, self.keep_crossing = p, keep_crossing
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
@@ -170,8 +171,8 @@ class RepetitionPenalty(ScoreRule):
     """:func:`repetition_penalty` as a rule."""
 
     def __init__(self, penalty: PerRow, *, window: int, last_ids: Collection[int] = (), last_penalty: float = 1.0):
-        if not all(bool((_numbers(given, "repetition penalty") > 0).all()) for given in (penalty, last_penalty)):
-            raise UserError(f"repetition penalties must be above 0, not {penalty} and {last_penalty}")
+        _checked(penalty, "repetition_penalty")
+        _checked(last_penalty, "last_penalty")
         self.penalty, self.window = penalty, window
         self.last_ids, self.last_penalty = tuple(last_ids), last_penalty
 

@@ -150,16 +150,16 @@ def test_penalties_may_differ_by_row():
 
 
 def test_impossible_settings_are_refused():
-    with pytest.raises(UserError, match="temperature=abc: give a number"):
+    with pytest.raises(UserError, match="temperature=abc: pass a number"):
         Temperature("abc")
     for wrong in (0.0, float("nan")):
         with pytest.raises(UserError, match="temperature="):
             Temperature([0.7, wrong])
-        with pytest.raises(UserError, match="penalties"):
+        with pytest.raises(UserError, match="penalty"):
             RepetitionPenalty(wrong, window=3)
-        with pytest.raises(UserError, match="nucleus"):
+        with pytest.raises(UserError, match="top_p="):
             Nucleus(wrong - 0.1, keep_crossing=True)
-    with pytest.raises(UserError, match="penalties"):
+    with pytest.raises(UserError, match="penalty"):
         RepetitionPenalty(1.0, window=3, last_penalty=0.0)
     # a mass of 0 keeps the best token
     assert Nucleus(0.0, keep_crossing=True)(torch.zeros(1, 1).long(), torch.tensor([[0.0, 1.0]])).tolist() == [

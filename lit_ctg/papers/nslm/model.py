@@ -25,6 +25,7 @@ from torch.nn import functional as F
 from torch.optim.lr_scheduler import LambdaLR
 
 from lit_ctg.callback.checkpoint import KEY, load_checked
+from lit_ctg.callback.metric import MetricCallback
 from lit_ctg.core.model import Batch, LitLanguageModel, LMOutput, adamw_warmup_cosine, datamodule_of
 from lit_ctg.data.tokenizer import Tokenizer
 from lit_ctg.errors import UserError, did_you_mean
@@ -424,8 +425,14 @@ class NSLMModule(LitLanguageModel):
         """Choose the micro-models on the data module's training and validation text (once).
 
         Raises:
-            UserError: the checkpoint of ``start_from`` has other words.
+            UserError: the checkpoint of ``start_from`` has other words; a metric that reads scores of every word.
         """
+        for callback in getattr(self.trainer, "callbacks", ()):
+            if isinstance(callback, MetricCallback) and callback.metrics:
+                raise UserError(
+                    f"metric=[{','.join(callback.metrics)}]: an NSLM is measured by callback.nslm_evaluation; leave "
+                    "metric= out"
+                )
         if self.micro_models is None:
             datamodule: Any = datamodule_of(self.trainer)
             if self._given is not None and self._given[1].get("vocabulary") != datamodule.fingerprint()["vocabulary"]:
