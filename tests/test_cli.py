@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import json
 import subprocess
@@ -205,7 +204,6 @@ LONG = "a" * 300
         ("play", f"run={LONG}"),
         ("reproduce", "paper=nslm", f"output_root={LONG}", "dry_run=true"),
         ("memory", "fit", f"memory={LONG}", "model=x"),
-        ("field", "add", f"name={LONG}"),
         ("new", f"paper={LONG}"),
     ],
     ids=" ".join,
@@ -220,7 +218,7 @@ def test_a_full_disk_that_no_file_names_is_one_line(run_cli, monkeypatch: pytest
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setitem(COMMANDS, "list", dataclasses.replace(COMMANDS["list"], run=full))
+    monkeypatch.setattr("lit_ctg.run.listing.lines", full)
     code, _, err = run_cli("list", "experiments")
     assert code == 2 and len(err.splitlines()) == 1 and "No space left" in err and "Errno" not in err
 

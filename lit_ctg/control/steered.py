@@ -445,8 +445,9 @@ class Steered:
             elif name in TOKENS:
                 ids = value.tolist() if isinstance(value, Tensor) else value
                 if ids != self._pad_id():  # which we add where the model has none
+                    least = -1 if name == "eos_token_id" else 0  # -1: no token ends a text
                     for one in ids if isinstance(ids, list | tuple) else [ids]:
-                        check_whole(name, one, 0, "a token of the model", most=self._tokens() - 1)
+                        check_whole(name, one, least, "a token of the model", most=self._tokens() - 1)
         for name in ("logits_processor", "stopping_criteria"):
             given = options.get(name) or []
             if not isinstance(given, Iterable) or not all(map(callable, given)):

@@ -90,7 +90,7 @@ def test_the_command_line(run_cli, tmp_path: Path, monkeypatch) -> None:
     ("words", "message"),
     [
         (("inf", "data=scripts"), "did you mean 'info'"),
-        ((), "ACTION is one of prepare, info, sample"),
+        ((), "say one of prepare, info, sample"),
         (("info",), "no corpus chosen"),
         (("info", "data=wikitex"), "did you mean 'wikitext'"),
         (("info", "data=wikitext", "data.sauce=local"), "sauce"),

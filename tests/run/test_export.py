@@ -55,7 +55,7 @@ def test_a_finished_run_of_every_paper_becomes_a_bundle(
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (("experiment=idea_gate/main",), "give out=<folder>"),
+        (("experiment=idea_gate/main",), "give out=..., the new folder"),
         (("nowhere", "out=x"), "nowhere is not a run directory with a checkpoint"),
         (("experiment=idea_gate/main", "size=smoke", "out=x"), "no finished run of this configuration"),
     ],

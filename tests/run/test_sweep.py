@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import os
 import re
 import subprocess
@@ -200,6 +201,6 @@ def test_what_hydra_writes_to_a_full_disk_is_one_line_that_names_the_folder(run_
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("hydra._internal.core_plugins.basic_sweeper.OmegaConf.save", full)
+    monkeypatch.setattr(importlib.import_module("hydra._internal.core_plugins.basic_sweeper").OmegaConf, "save", full)
     code, _, err = run_cli("train", "-m", "experiment=semantic_fusion/main", "size=smoke", "seed=0,1")
     assert code == 2 and re.search(r"cannot write outputs/sweeps/[^ ]+: No space left", err.splitlines()[-1])

@@ -52,7 +52,7 @@ def test_bad_input(tmp_path: Path, run_cli) -> None:
     out = f"out={tmp_path / 'g'}"
     with pytest.raises(UserError, match="lit-ctg data graph: give out="):
         dispatch(["data", "graph", "data=reviews"])
-    with pytest.raises(UserError, match="no option 'ordr'; did you mean 'order'"):
+    with pytest.raises(UserError, match="no option '--ordr'; did you mean 'order'"):
         dispatch(["data", "graph", "data=reviews", out, "--ordr", "2"])
     with pytest.raises(UserError, match="ordr"):
         dispatch(["data", "graph", "data=reviews", out, "ordr=2"])

@@ -188,8 +188,8 @@ def test_prompts_do_not_count(folds, module):
 @pytest.fixture
 def ending(folds, vocabulary):
     """A fold whose vocabulary has an <eos>, as that of a model trained on whole documents."""
-    words = type(vocabulary)(lower=False, eol=None)
-    words.train([*folds[0].texts, "<eos>"])
+    words = type(vocabulary)(lower=False, eol=None, specials=("<unk>", "<eos>"))
+    words.train(folds[0].texts)
     ids = [torch.tensor(words.encode(text)).numpy() for text in folds[0].texts]
     assert words.eos_id is not None and "<eos>" in words.decode([words.eos_id])
     return replace(folds[0], vocabulary=words, ids=ids, others=ids)

@@ -317,9 +317,6 @@ def test_a_recipe_class_with_a_metric_of_ones_own(tmp_path: Path, monkeypatch: p
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "own_metric", raising=False)
     monkeypatch.delenv(TRUSTED, raising=False)
-    with pytest.raises(UserError, match="trust=own_metric"):
-        class_table(["5"], read_classes(tmp_path / "recipe.yaml").values())
-    monkeypatch.setenv(TRUSTED, "own_metric")
     table = class_table(
         ["the", "baking", "cooling", "measuring", "mixing", "5"], read_classes(tmp_path / "recipe.yaml").values()
     )
@@ -332,6 +329,9 @@ def test_a_recipe_class_with_a_metric_of_ones_own(tmp_path: Path, monkeypatch: p
     index_N, previous_N = np.array(steps)[after_N], np.array(steps)[begin_N]
     found = Occurrences(np.arange(200), np.zeros(200, int), index_N, Evidence.of_previous(previous_N))
     minutes = Occurrences(np.arange(1), np.ones(1, int), np.zeros(1, int), Evidence.of_previous([-1]))
+    with pytest.raises(UserError, match="trust=own_metric"):
+        select(table, Occurrences.join([found, minutes]), found)
+    monkeypatch.setenv(TRUSTED, "own_metric")
     selection = select(table, Occurrences.join([found, minutes]), found)
     chosen = selection.models["verb"]
     assert chosen.metric.name == "in_order"
