@@ -63,7 +63,9 @@ def add(name: str, root: Path | None = None) -> list[Path]:
         UserError: not a plain lower-case word, a method of that name, or an installed package without a checkout.
     """
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,59}", name) or keyword.iskeyword(name):
-        raise UserError(f"name={name[:80]}: give a word of at most 60 lower-case letters, digits and _, no keyword")
+        raise UserError(
+            f"name={name[:80]}: give a word of at most 60 lower-case letters, digits and _, not a keyword of Python"
+        )
     if name in options("method"):
         raise UserError(f"name={name}: this method exists already; choose another name")
     root = root or config_folder().parent

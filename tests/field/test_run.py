@@ -393,7 +393,7 @@ def test_a_failure_of_any_kind_does_not_end_a_sweep(monkeypatch: pytest.MonkeyPa
         (["rejudge"], "give seed=..., of the judges"),
         (["rejudge", "seed=1", "root=x"], "give task=, too"),
         (["rejudge", "seed=1", "records=a,b"], "no records at a"),
-        (["add", "name=Bad Name"], "give a word of lower-case letters"),
+        (["add", "name=Bad Name"], "give a word of at most 60 lower-case letters"),
         (["add", "name=dexperts"], "this method exists already"),
     ],
 )

@@ -56,7 +56,7 @@ def test_bad_input(tmp_path: Path, run_cli) -> None:
         dispatch(["data", "graph", "data=reviews", out, "--ordr", "2"])
     with pytest.raises(UserError, match="ordr"):
         dispatch(["data", "graph", "data=reviews", out, "ordr=2"])
-    with pytest.raises(UserError, match="normalization=column: pass row"):
+    with pytest.raises(UserError, match="normalization=column: pass one of row"):
         dispatch(["data", "graph", "data=reviews", out, "normalization=column"])
     for word in ("order=0", "minimum_count=few", "row_edges=-1"):
         with pytest.raises(UserError, match=f"lit-ctg data graph: {word}: pass a whole number from 1"):
