@@ -27,6 +27,10 @@ Controls = Mapping[str, Any]
 Item = TypeVar("Item")
 
 
+# of a control's value: what it multiplies stays finite in float32
+LARGEST = 1e9
+
+
 @dataclass(frozen=True)
 class ControlSetting:
     """One control that a user can set: ``control.<name>=<value>``.
@@ -75,6 +79,8 @@ class ControlSetting:
             raise UserError(f"{key}={f'{value!r}'[:80]} is not a number{self._range(' ')}")
         if not self.low <= number <= self.high:
             raise UserError(f"{key}={value}: give a number{self._range(' ')}")
+        if abs(number) > LARGEST:
+            raise UserError(f"{key}={value}: give a number of at most {LARGEST:g}")
         return number
 
     def _range(self, before: str) -> str:

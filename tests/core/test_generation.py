@@ -142,6 +142,9 @@ def test_the_ends_of_a_range_belong_to_it(
             setting.checked(value, "mine.size")
     with pytest.raises(UserError, match=r"^control\.size=inf is not a number"):
         setting.checked(math.inf)
+    if "high" not in limits:
+        with pytest.raises(UserError, match=r"^control\.size=1e\+308: give a number of at most 1e\+09$"):
+            setting.checked(1e308)
 
 
 def test_what_a_user_leaves_out_has_its_default_or_is_left_out(generator: Pushing) -> None:
