@@ -213,7 +213,7 @@ def test_missing_data_is_told(run_cli, tmp_path: Path, monkeypatch: pytest.Monke
     ("words", "expected"),
     [
         (["reproduce", "semantic_fuson"], "did you mean 'semantic_fusion'"),
-        (["reproduce", "all", "size=huge"], "size=huge: pass smoke, small, paper"),
+        (["reproduce", "all", "size=huge"], "size=huge: pass one of smoke, small, paper"),
         (["reproduce", "all", "local=pyproject.toml", "dry_run=true"], "local=pyproject.toml is not a folder"),
         (["reproduce", "all", "sise=small"], "did you mean 'size'"),
         (["reproduce"], "paper"),

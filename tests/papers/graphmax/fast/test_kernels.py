@@ -91,14 +91,14 @@ def test_a_row_does_not_depend_on_its_batch(zipf_graph, zipf_logits) -> None:
 
 def test_code_is_kept_where_one_may_write(tmp_path, monkeypatch) -> None:
     package = Path(jit.__file__).parent
-    monkeypatch.setattr(numba.config, "CACHE_DIR", "")
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
     assert jit.kept_in().parent == package / "__pycache__"
     assert re.fullmatch("kernels-[0-9a-f]{16}", jit.kept_in().name)
-    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "asked"))
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "asked"))
     assert jit.kept_in().parent == tmp_path / "asked"
     # neither the package nor the home directory can be written to: a file stands in the way
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr(numba.config, "CACHE_DIR", "")
+    monkeypatch.delenv("NUMBA_CACHE_DIR")
     monkeypatch.setattr(jit, "__file__", str(tmp_path / "file" / "jit.py"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     assert jit.kept_in().parent == tmp_path / "cache" / "lit_ctg"
