@@ -146,7 +146,7 @@ def page(shown: Sequence[Part], left_out: Sequence[str] = ()) -> str:
     whose = f"{mine} of your own, {count - mine} committed" if mine else _plural(count, "run")
     absent = "".join(f'<p class="note">{_e(line)}</p>' for line in left_out)
     answers = "".join(_answer(list(group)) for _, group in itertools.groupby(shown, key=lambda one: one.results.paper))
-    return _with_own_names(
+    return _smaller(
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
@@ -161,11 +161,21 @@ def page(shown: Sequence[Part], left_out: Sequence[str] = ()) -> str:
     )
 
 
-def _with_own_names(html: str) -> str:
-    """Return a page in which no two pictures share the name of a part."""
+def _smaller(html: str) -> str:
+    """Return a page whose pictures share the styles that many parts have, and no name of a part."""
     first, *pictures = html.split("<svg ")
     name = re.compile(r'( id="| href="#|url\(#)([mp][0-9a-f]{10})(?=["\)])')
-    return "<svg ".join([first, *(name.sub(rf"\1s{at}\2", picture) for at, picture in enumerate(pictures))])
+    pictures = [name.sub(rf"\1s{at}\2", picture).replace(" \nL ", "L") for at, picture in enumerate(pictures)]
+    written = re.compile(r'(<(?:path|text|use)[^<>]*?) style="([^"<>]*)"')
+    often = Counter(found[2] for picture in pictures for found in written.finditer(picture)).most_common(200)
+    named = {style: f"k{number}" for number, (style, count) in enumerate(often) if count > 1}
+    rules = "".join(f"svg .{short}{{{style}}}\n" for style, short in named.items())
+
+    def shortened(found: re.Match[str]) -> str:
+        return f'{found[1]} class="{named[found[2]]}"' if found[2] in named else found[0]
+
+    whole = "<svg ".join([first, *(written.sub(shortened, picture) for picture in pictures)])
+    return whole.replace("</style>", f"{rules}</style>", 1)
 
 
 # --- answers --------------------------------------------------------------------------------------------------------

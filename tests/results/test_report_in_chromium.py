@@ -30,8 +30,10 @@ frame.onload = () => {
   for (const one of page.querySelectorAll("details")) one.open = true;
   const pictures = [...page.querySelectorAll("svg")];
   const cut = pictures.flatMap(svg => [...svg.querySelectorAll("text")].filter(text => {
-    const box = text.getBBox(), frame = svg.viewBox.baseVal;
-    return box.x < -1 || box.x + box.width > frame.width + 1 || box.y < -2 || box.y + box.height > frame.height + 4;
+    const box = text.getBoundingClientRect(), frame = svg.getBoundingClientRect();  // turned labels, too
+    const unit = frame.width / svg.viewBox.baseVal.width;
+    return box.left < frame.left - unit || box.right > frame.right + unit
+      || box.top < frame.top - 2 * unit || box.bottom > frame.bottom + 4 * unit;
   }).map(text => text.textContent));
   const visible = svg => svg.getBoundingClientRect().width > 200 && svg.getBBox().height > 30;
   const marks = svg => svg.querySelectorAll(".printed, .corrected, .as_published, [class^=series]").length;
