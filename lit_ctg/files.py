@@ -48,6 +48,8 @@ def writing(path: str | Path, *, remedy: str = ELSEWHERE) -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        if isinstance(error.__context__, KeyboardInterrupt):
+            raise error.__context__ from None  # torch's writer, closed by it, complains that it is not done
         if (reason := _disk_failure(error)) is None:
             raise
         raise UserError(f"cannot write {path}: {reason}; {remedy}") from error

@@ -353,3 +353,15 @@ def test_no_torch_is_needed() -> None:
 
 def test_named_floats_reaches_everywhere() -> None:
     assert named_floats({"a": [1.5, float("inf")], 2: (float("nan"),)}) == {"a": [1.5, "inf"], "2": ["nan"]}
+
+
+def test_an_interrupt_within_torchs_writer_is_no_full_disk(tmp_path: Path) -> None:
+    def write() -> None:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise RuntimeError("[enforce fail at inline_container.cc:1] . unexpected pos")  # as torch does
+
+    with pytest.raises(KeyboardInterrupt), files.replacing(tmp_path / "last.ckpt"):
+        write()
+    assert list(tmp_path.iterdir()) == []

@@ -146,12 +146,12 @@ def test_a_sweep_prints_a_line_a_job_and_a_failing_one_has_its_own(run_cli):
     words = ["train", "-m", RUN, "size=smoke", "metric=[perplexity]", "callback=[run_record]", "logger=none"]
     words += ["trainer.limit_train_batches=1", "trainer.limit_val_batches=1", "seed=0,-1,1", "skip_completed=true"]
     code, out, err = run_cli(*words)
-    assert code == 1 and "seed=-1 is negative" in err
+    assert code == 1 and "seed=-1: pass a whole number from 0" in err
     lines = [line for line in out.splitlines() if line.startswith("[")]
     assert len(lines) == 2
     assert re.fullmatch(r"\[1/3\] done semantic_fusion/main corrected smoke seed 0 in \d+ s; .* left", lines[0])
     assert lines[1].startswith("[3/3] done") and "left" not in lines[1]
-    assert re.search(r"^\[2/3\] failed .*: seed=-1 is negative", err, re.MULTILINE)
+    assert re.search(r"^\[2/3\] failed .*: seed=-1: pass a whole number from 0", err, re.MULTILINE)
     assert "sweep of 3 jobs" in out and "2 done" in out
 
 

@@ -134,7 +134,7 @@ def test_a_head_with_a_bias_is_taken_where_it_may(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_bad_input(tmp_path: Path) -> None:
     words = ["experiment=graphmax/pretrained", *QUICK, f"output_root={tmp_path}"]
-    with pytest.raises(UserError, match="no pretrained model chosen"):
+    with pytest.raises(UserError, match=r"data\.tokenizer\.path=null: pass a folder"):
         train(compose(words))
     with pytest.raises(UserError, match="no tokenizer could be loaded"):
         train(compose([*words, f"backbone.path={tmp_path}"]))

@@ -452,12 +452,12 @@ def test_a_resumed_run_equals_an_uninterrupted_one(cache: Path, tmp_path: Path) 
 def test_bad_input(build: Any) -> None:
     with pytest.raises(UserError, match="did you mean 'adamw'"):
         build("model.optimizer=adam")
-    with pytest.raises(UserError, match=r"mixture_weight=2.0 is outside"):
+    with pytest.raises(UserError, match=r"mixture_weight=2.0: pass a number from 0 to 1"):
         build("model.mixture_weight=2.0")
     for words, message in (
-        ("model.cache.weight=2", r"model\.cache\.weight=2\.0 is outside"),
-        ("model.cache.window=0", r"model\.cache\.window=0 keeps no position"),
-        ("model.cache.temperature=warm", r"model\.cache: give numbers"),
+        ("model.cache.weight=2", r"model\.cache\.weight=2: pass a number from 0 to 1"),
+        ("model.cache.window=0", r"model\.cache\.window=0: pass a whole number from 1"),
+        ("model.cache.temperature=warm", r"model\.cache\.temperature=warm: pass a finite number"),
     ):
         with pytest.raises(UserError, match=message):
             build(words)
@@ -465,7 +465,8 @@ def test_bad_input(build: Any) -> None:
     required: dict[str, Any] = {name: None for name, option in options if option.default is option.empty}
     with pytest.raises(UserError, match=r"backbone=huggingface.*MicroModelRule"):
         pretrained = HuggingFaceBackbone.__new__(HuggingFaceBackbone)
-        NSLMModule(**required | {"optimizer": "sgd", "backbone": pretrained})
+        unchecked = inspect.unwrap(NSLMModule.__init__)
+        unchecked(NSLMModule.__new__(NSLMModule), **required | {"optimizer": "sgd", "backbone": pretrained})
     module, datamodule = build("data.documents=false")
     with pytest.raises(UserError, match=r"data\.documents=true"):
         module(next(iter(datamodule.val_dataloader())))
