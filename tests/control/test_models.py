@@ -180,8 +180,8 @@ def test_codes_in_a_plain_call_have_nothing_of_the_batch_before(model: Any) -> N
 @pytest.mark.parametrize("options", [{"do_sample": False}, {"do_sample": True, "seed": 0}, {"do_sample": True}])
 def test_a_strength_beyond_all_numbers_ends_in_one_line(model: Any, options: dict[str, Any]) -> None:
     """Scores of inf have no distribution: a greedy choice and a seeded draw would be of some token without a word."""
-    bias = TokenBias({"good": torch.linspace(-1, 1, V), "bad": torch.zeros(V)})
-    settings = {"token_bias.to_good": 1, "token_bias.strength": [1, 1e39]}
+    bias = TokenBias({"good": 1e30 * torch.linspace(-1, 1, V), "bad": torch.zeros(V)})
+    settings = {"token_bias.to_good": 1, "token_bias.strength": [1, 1e9]}
     with pytest.raises(UserError, match=r"leave row 1 no token after 0 new ones: its best score is (inf|nan); lower"):
         Steered(model, [bias]).generate([[1], [1]], settings, max_new_tokens=2, **options)
 
