@@ -13,23 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.files import write_atomic
-from lit_ctg.results.figure import HEADLINE, headline_picture
-from lit_ctg.results.gather import AUTO, all_results, gather
-from lit_ctg.results.record import RECORDS, REGIMES, RunRecord, check_no_input, check_plain
+from lit_ctg.results.gather import gather
+from lit_ctg.results.record import RECORDS, RunRecord, check_no_input, check_plain
 from lit_ctg.results.render import (
-    NOT_APPLICABLE,
     REGIME_TITLES,
     escape_markdown,
-    interval_text,
-    marked,
     print_tables,
     render_all,
-    value_text,
-    verdict_text,
 )
-from lit_ctg.results.spec import Headline, papers
-from lit_ctg.results.table import Cell, Results, Row, sources_of
-from lit_ctg.results.verdict import CLAIM_LABELS, NOT_RUN, NUMBER_LABELS, domain_of
+from lit_ctg.results.spec import About, Manifest, load_manifest, papers
+from lit_ctg.results.table import Results, sources_of
+from lit_ctg.results.verdict import domain_of
 from lit_ctg.terminal import Console
 
 if TYPE_CHECKING:
@@ -90,98 +84,37 @@ def table_command(
 # --- the README: `lit-ctg report target=readme out=README.md` ---------------------------------------------------------
 
 
-# Between its two marks the README gives, for every paper, the counts of verdicts on claims and printed numbers, and the
-# few rows that the paper's manifest names in ``headline`` (``spec.py``). A broken paper is left out with a line; one
-# without a record is not mentioned, so that a new paper needs no change of the README.
+# Between its marks the README has a table of the papers with records: paper, method and finding, from ``about`` in each
+# manifest (``spec.py``). A broken manifest is left out with a line. A new paper needs no change of the README.
 
-BEGIN = "<!-- results: written by `make tables` from the committed records -->"
-END = "<!-- end of results -->"
+BEGIN = "<!-- papers: written by `make tables` from experiments/<paper>/paper.yaml -->"
+END = "<!-- end of papers -->"
 
 
 def readme_section(root: Path) -> str:
-    """Return the results of all papers below ``root`` as Markdown, without the marks."""
-    found, left_out = [], []
+    """Return the papers below ``root`` that have records as a Markdown table, without the marks."""
+    lines = ["| paper | what it does | what we found |", "| --- | --- | --- |"]
+    left_out = []
     for name in papers(root):
         try:
-            sizes = all_results(name, root, [root / name / RECORDS], AUTO)
-            headline = _headline(sizes)
+            manifest = load_manifest(root, name)
         except UserError as error:
             left_out.append(f"\n{name}: left out: {escape_markdown(str(error))}")
             continue
-        if sizes[0].pool.records():
-            found.append((sizes, headline))
-    lines = ["| paper | runs | | as published | corrected |", "| --- | --- | --- | --- | --- |"]
-    for sizes, _ in found:
-        for results in sizes:
-            lines += _verdict_lines(results)
-    for _, headline in found:
-        if headline:
-            lines += ["", *headline]
+        if manifest.about is not None and any((root / name / RECORDS).glob("*")):
+            lines.append(_readme_row(manifest, manifest.about))
     return "\n".join([*lines, *left_out]) + "\n"
 
 
-def _verdict_lines(results: Results) -> list[str]:
-    count, folder = len(results.pool.trained()), f"experiments/{results.paper}"
-    if not count:
-        return [f"| [{results.title}]({folder}/README.md) | none yet | | {NOT_APPLICABLE} | {NOT_APPLICABLE} |"]
-    if not any(results.verdicts(regime) for regime in REGIMES):
-        return []  # what its tables say is counted at another size
-    lines = []
-    for claims, words, labels in ((True, "claims", CLAIM_LABELS), (False, "numbers", NUMBER_LABELS)):
-        cells = " | ".join(_counts(results.verdicts(regime, claims), labels) for regime in REGIMES)
-        start = f"[{results.title}]({folder}/tables.md) | {count}, size {results.size}" if claims else " |"
-        lines.append(f"| {start} | {words} | {cells} |")
-    return lines
-
-
-def _counts(found: Counter[str], labels: Sequence[str]) -> str:
-    return ", ".join(f"{found[label]} {label}" for label in labels if found[label]) or NOT_APPLICABLE
-
-
-def _headline(sizes: Sequence[Results]) -> list[str]:
-    """Return a paper's summary, picture and rows, each from the largest size that has it; empty without a headline."""
-    results = sizes[0]
-    headline: Headline | None = results.manifest.headline if results.manifest is not None else None
-    if headline is None:
-        return []
-    titles = " | ".join(REGIME_TITLES[regime] for regime in REGIMES)
-    answer, *points = headline.summary
-    lines = [f"**{results.title[0].upper()}{results.title[1:]}.** {answer}", ""]
-    if points:
-        lines += [*(f"- {point}" for point in points), ""]
-    if any(headline_picture(one) is not None for one in sizes):
-        # written beside the tables by `make tables`
-        lines += [f"![{results.title}](experiments/{results.paper}/figures/{HEADLINE}.svg)", ""]
-    lines += [f"| | Printed | {titles} |", "| --- | ---: | --- | --- |"]
-    for wanted in headline.rows:
-        table, row = results.named(wanted)
-        cells = [_of_sizes(sizes, wanted, regime) for regime in REGIMES]
-        printed = escape_markdown(marked(table, row).replace(f" ({table.mark(row)})", ""))
-        lines.append(f"| {' | '.join([escape_markdown(wanted['says']), printed, *cells])} |")
-    return lines
-
-
-def _of_sizes(sizes: Sequence[Results], wanted: dict[str, str], regime: str) -> str:
-    """Return a regime's cell at the largest size that was run, with the size where there are several."""
-    rows = [(results, results.named(wanted)[1]) for results in sizes]
-    run = [(results, row) for results, row in rows if (cell := row.cells[regime]) is not None and cell.hole is None]
-    results, row = run[0] if run else rows[0]
-    words = _cell(row, row.cells[regime], results.size)
-    return f"{words} (size {results.size})" if run and len(sizes) > 1 and "at size" not in words else words
-
-
-def _cell(row: Row, cell: Cell | None, size: str) -> str:
-    """Return value, interval and verdict, or that it was not run; the tables say why not, or why it cannot decide."""
-    if cell is None:
-        return NOT_APPLICABLE
-    if cell.hole is not None:
-        return NOT_RUN
-    words = " ".join(filter(None, (value_text(row, cell), interval_text(row, cell))))
-    return escape_markdown(": ".join(filter(None, (words, verdict_text(row, cell, size, why=False)))))
+def _readme_row(manifest: Manifest, about: About) -> str:
+    title = manifest.title[:1].upper() + manifest.title[1:]
+    links = [f"[paper]({about.link})", *([f"[their code]({about.code})"] if about.code else [])]
+    paper = f"[**{escape_markdown(title)}**](docs/papers/{manifest.paper}.md), {escape_markdown(about.authors)}"
+    return f"| {paper}: {', '.join(links)} | {escape_markdown(about.does)} | {escape_markdown(about.found)} |"
 
 
 def filled(text: str, root: Path) -> str:
-    """Return a README with its results updated.
+    """Return a README with its table of papers updated.
 
     Raises:
         UserError: the marks are not there exactly once each and in order.
@@ -435,7 +368,7 @@ def _both(result: Results, entity: str, project: str) -> dict[str, Workspace | R
 
 
 def fill_readme(readme: Path, root: Path) -> int:
-    """Write the results of the committed records between the marks of a README.
+    """Write the table of papers between the marks of a README.
 
     Raises:
         UserError: there is no such file, or it has no marks.
@@ -443,5 +376,5 @@ def fill_readme(readme: Path, root: Path) -> int:
     if not readme.is_file():
         raise UserError(f"no file {readme}")
     write_atomic(readme, filled(readme.read_text(encoding="utf-8"), root))
-    print(f"results written to {readme}")
+    print(f"papers written to {readme}")
     return 0

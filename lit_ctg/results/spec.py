@@ -5,8 +5,11 @@
     title: semantic fusion
     data: [wikitext2]                 # folders of local data that are the paper's kind of data; others are "other data"
     unread: {main: model.scene}       # experiment -> the part of its configuration that no number reads
-    headline:                         # optional: what the README shows
-      summary: [The answer in a sentence., What else there is to know., ...]   # its numbers must stand in the tables
+    about:                            # optional: the paper's row in the README, and its answer on the report
+      {paper: its title, authors: Orten and Fulda (2025), link: https://..., code: https://... (optional),
+       does: what the method does, found: what we found in one line}     # its decimals must be in the tables
+    headline:                         # optional: what the report shows first
+      summary: [The answer in a sentence., What else there is to know., ...]   # its decimals must be in the tables
       rows: [{table: table_1, section: ..., label: ..., says: ...}, ...]
       picture: {table: figure_1, panel: Fusion}      # optional: the one picture, a panel of a table's plot, or curves:
                # {curves: {words: experiment, ...}, metric: val/perplexity, regime: corrected, title: ...}
@@ -71,8 +74,9 @@ from __future__ import annotations
 
 import csv
 import itertools
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +88,7 @@ from lit_ctg.results.verdict import CLAIMS, NOT_COMPARABLE, Margin
 COMBINATIONS = ("difference", "ratio", "percent_change", "sum", "mean", "interaction")
 DIFFERENCES = ("difference", "percent_change", "interaction")  # combinations for which 0 means no effect
 MANIFEST, NUMBERS, TABLES = "paper.yaml", "numbers.csv", "tables"
-_MANIFEST_KEYS = ("title", "data", "unread", "headline", "runs", "sweep")
+_MANIFEST_KEYS = ("title", "data", "unread", "about", "headline", "runs", "sweep")
 _HEADLINE_KEYS = ("summary", "rows")
 _PICTURES = (("table", "panel"), ("curves", "metric", "regime", "title"))
 _HEADLINE_ROW_KEYS = ("table", "section", "label", "says")
@@ -99,8 +103,20 @@ _PARTLY = ("sign only", "any size")
 
 
 @dataclass(frozen=True)
+class About:
+    """A paper and its outcome in one line: its row in the README (see above)."""
+
+    paper: str
+    authors: str
+    link: str
+    does: str
+    found: str
+    code: str = ""
+
+
+@dataclass(frozen=True)
 class Headline:
-    """What the README shows of one paper: a summary in points, rows, and a picture (see above)."""
+    """What the report shows first of one paper: a summary in points, rows, and a picture (see above)."""
 
     summary: tuple[str, ...]
     rows: tuple[dict[str, str], ...]
@@ -117,6 +133,7 @@ class Manifest:
     paper: str
     title: str
     data: tuple[str, ...] | None = None
+    about: About | None = None
     headline: Headline | None = None
     runs: dict[str, list[Any]] = field(default_factory=dict)
     sweep: dict[str, Any] | None = None
@@ -272,8 +289,20 @@ def load_manifest(root: Path, paper: str) -> Manifest:
     sweep = data.get("sweep")
     if sweep is not None and not isinstance(sweep, dict):
         raise UserError(f"{path}: 'sweep' must be a mapping")
+    about = None if data.get("about") is None else _about(data["about"], f"{path}, about")
     headline = None if data.get("headline") is None else _headline(data["headline"], str(path))
-    return Manifest(paper, data["title"], None if kinds is None else tuple(kinds), headline, runs, sweep, unread)
+    return Manifest(paper, data["title"], None if kinds is None else tuple(kinds), about, headline, runs, sweep, unread)
+
+
+def _about(data: Any, where: str) -> About:
+    keys = [one.name for one in fields(About)]
+    _whole({"code": "", **data} if isinstance(data, dict) else data, keys, where)
+    if wrong := [key for key, words in data.items() if not isinstance(words, str)]:
+        raise UserError(f"{where}: '{wrong[0]}' must be text")
+    for key in ("link", "code"):
+        if data.get(key) and not re.fullmatch(r"https://[\w./:%-]+", data[key]):
+            raise UserError(f"{where}: '{key}' must be an https:// address")
+    return About(**{key: " ".join(words.split()) for key, words in data.items()})
 
 
 def _headline(data: Any, where: str) -> Headline:

@@ -138,9 +138,15 @@ def unfound(words: str, tables: str) -> list[str]:
 
 @pytest.mark.parametrize("folder", PAPERS, ids=lambda path: path.name)
 def test_a_summary_has_no_number_that_the_tables_have_not(folder: Path) -> None:
-    headline = load_manifest(folder.parent, folder.name).headline
-    assert headline is not None
-    assert unfound(" ".join(headline.summary), (folder / "tables.md").read_text(encoding="utf-8")) == []
+    manifest = load_manifest(folder.parent, folder.name)
+    assert manifest.headline is not None and manifest.about is not None
+    assert (
+        unfound(
+            " ".join([*manifest.headline.summary, manifest.about.found]),
+            (folder / "tables.md").read_text(encoding="utf-8"),
+        )
+        == []
+    )
 
 
 def test_the_examples_of_the_rule_are_those_of_the_tables() -> None:

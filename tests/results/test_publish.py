@@ -51,16 +51,6 @@ def test_headlines_name_rows_that_are_there(paper: str) -> None:
         assert results.named(wanted) is not None
 
 
-def test_a_number_is_that_of_its_table() -> None:
-    (line,) = [
-        line for line in readme_section(EXPERIMENTS).splitlines() if line.startswith("| Perplexity of the baseline, by")
-    ]
-    table = (EXPERIMENTS / "semantic_fusion" / "tables.md").read_text(encoding="utf-8")
-    (row,) = [row for row in table.splitlines() if row.startswith("| Baseline, PPL | 2.249")]
-    for word in ("2.249", row.split(" | ")[2], "undecided", "impossible \\(corrected\\): below the floor"):
-        assert word in line
-
-
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
     """A paper without any records."""
@@ -70,8 +60,13 @@ def copy(tmp_path: Path) -> Path:
     return root
 
 
-def test_a_paper_without_records_is_not_mentioned(copy: Path) -> None:
+def test_a_paper_without_records_or_row_is_not_mentioned(copy: Path) -> None:
     assert len(readme_section(copy).splitlines()) == 2, "more than the head of the table"
+    (copy / "semantic_fusion" / "records").mkdir()
+    (copy / "semantic_fusion" / "records" / "main.tar.xz").touch()
+    assert "docs/papers/semantic_fusion.md" in readme_section(copy).splitlines()[2]
+    (copy / "semantic_fusion" / MANIFEST).write_text("title: mine\n")
+    assert len(readme_section(copy).splitlines()) == 2
 
 
 def test_only_what_stands_between_the_marks_changes(copy: Path, tmp_path: Path) -> None:
@@ -80,7 +75,7 @@ def test_only_what_stands_between_the_marks_changes(copy: Path, tmp_path: Path) 
     assert fill_readme(readme, copy) == 0
     text = readme.read_text(encoding="utf-8")
     assert text.startswith(f"before\n{BEGIN}\n") and text.endswith(f"{END}\nafter\n")
-    assert "| paper | runs |" in text and "old" not in text
+    assert "| paper | what it does |" in text and "old" not in text
     for marks in ([END, BEGIN], [BEGIN], [END], [BEGIN, END, END], [END, BEGIN, END], [BEGIN, END, BEGIN]):
         readme.write_text(damaged := "\n".join(marks), encoding="utf-8")
         with pytest.raises(UserError, match="once each and in this order"):
@@ -110,16 +105,12 @@ def test_a_damaged_headline_is_one_line(change: dict, expected: str, copy: Path)
     with pytest.raises(UserError, match=expected):
         for wanted in load_manifest(copy, "semantic_fusion").headline.rows:
             results_for("semantic_fusion", copy, []).named(wanted)
+
+
+def test_a_damaged_manifest_is_left_out_of_the_readme_with_a_line(copy: Path) -> None:
+    (copy / "semantic_fusion" / MANIFEST).write_text("titel: x\n")
     (line,) = [line for line in readme_section(copy).splitlines() if "left out" in line]
     assert line.startswith("semantic")
-
-
-def test_a_paper_needs_no_headline(copy: Path) -> None:
-    path = copy / "semantic_fusion" / MANIFEST
-    manifest = yaml.safe_load(path.read_text(encoding="utf-8"))
-    del manifest["headline"]
-    path.write_text(yaml.safe_dump(manifest), encoding="utf-8")
-    assert "left out" not in readme_section(copy)
 
 
 PAPER = "semantic_fusion"
@@ -156,34 +147,6 @@ def papers_of_ours(tmp_path: Path, make_record) -> Path:
     counted.paper = "mine"
     write_record(counted, root / "mine" / "records" / "counts_main" / "corrected-paper-seed1.json")
     return root
-
-
-def test_a_headline_s_row_is_of_the_largest_size_that_was_run(papers_of_ours: Path) -> None:
-    """Counts of a text are no runs, and a paper without any is not there."""
-    text = readme_section(papers_of_ours)
-    lines = text.splitlines()
-    starts = ["| [mine](experiments/mine/tables.md) | 1, size paper | claims | ",
-              "| [mine](experiments/mine/tables.md) | 1, size small | claims | "]  # fmt: skip
-    found = [line for line in lines if "](experiments/" in line]
-    assert len(found) == 2 and all(map(str.startswith, found, starts)) and "empty" not in text
-    assert text.count("**") == 2 and "**Mine.** All of it.\n\n- More of it.\n\n| | " in text
-    assert [line.split(" | ")[-2:] for line in lines[2:6]] == [
-        ["—", "— |"], ["—", "1 undecided |"], ["—", "— |"], ["—", "1 other size |"]
-    ], "of the number, not of the claims"  # fmt: skip
-    rows = [line.split(" | ") for line in lines if line.startswith("| row ")]
-    assert [row[0] for row in rows] == ["| row A", "| row B", "| row C"]
-    assert [row[2] for row in rows] == ["—"] * 3
-    assert rows[0][3].startswith("2.0") and rows[0][3].endswith("(size paper) |")
-    assert rows[1][3].startswith("6.0") and rows[1][3].endswith("(size small) |")
-    assert rows[2][3] == "not run |"
-    (papers_of_ours / "mine" / "records" / "main" / "corrected-small-seed1.json").unlink()
-    assert "(size " not in readme_section(papers_of_ours), "of one size it needs not be said"
-
-
-@pytest.mark.parametrize("drawn", [{"paper"}, {"small"}, set()])
-def test_a_picture_is_shown_where_any_size_has_one(papers_of_ours: Path, monkeypatch, drawn: set[str]) -> None:
-    monkeypatch.setattr(publish, "headline_picture", lambda one: ("", []) if one.size in drawn else None)
-    assert ("![mine](experiments/mine/figures/headline.svg)" in readme_section(papers_of_ours)) == bool(drawn)
 
 
 def test_a_record_cannot_say_where_its_evaluation_goes(make_record, tmp_path: Path) -> None:

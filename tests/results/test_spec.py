@@ -246,6 +246,12 @@ def test_a_section_stands_in_one_place() -> None:
         ("title: x\nheadline: {summary: [y], rows: z}", "headline: rows must be a list"),
         ("title: x\nheadline: {summary: [y], rows: [], picture: {table: t}}", "headline picture: 'panel' is missing"),
         ("title: x\nheadline: {summary: [y], rows: [], picture: {curves: {}}}", "picture: 'metric' is missing"),
+        ("title: x\nabout: {paper: y}", "about: 'authors' is missing"),
+        ("title: x\nabout: {paper: 3, authors: a, link: https://b, does: c, found: d}", "about: 'paper' must be text"),
+        (
+            "title: x\nabout: {paper: y, authors: a, link: 'https://b)', does: c, found: d}",
+            "'link' must be an https://",
+        ),
         ("title: x\nunread: {main: 3}", "'unread' must be a mapping"),
         ("- x", "expected a mapping"),
         ("title: [", "cannot be read"),
