@@ -21,7 +21,7 @@ from turns import Row, best, parser, read, report
 from lit_ctg.control import Control, Steered
 from lit_ctg.control.lora import LoRA
 from lit_ctg.control.memory import Memory
-from lit_ctg.data.sample import reviews
+from lit_ctg.data.sample_text import sample_documents
 from lit_ctg.decoding.ngram import NgramModel
 from lit_ctg.papers.control_code.adapter import code_layers
 from lit_ctg.papers.control_code.control import NeuronCodes
@@ -57,7 +57,9 @@ OURS = ("memory", "lora")  # of no paper
 
 def texts() -> list[str]:
     """Return sample reviews."""
-    return [document.text for document in reviews.documents("train", 0, 60_000)]
+    sources = ("garden", "music", "yelp", "amazon")
+    found = (sample_documents("reviews", "train", size=15_000, source=source) for source in sources)
+    return [document.text for documents in found for document in documents]
 
 
 def byte_tokenizer(given: list[str]) -> Any:

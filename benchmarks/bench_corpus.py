@@ -26,10 +26,10 @@ from lit_ctg.data.byte_pair import TrainedBPETokenizer
 from lit_ctg.data.document import Document
 from lit_ctg.data.loader import ResumableLoader
 from lit_ctg.data.packing import ensure_packed
-from lit_ctg.data.sample import encyclopedia
+from lit_ctg.data.sample_text import sample_documents
 from lit_ctg.data.source import find_file, read_lines
 from lit_ctg.data.tokenizer import SpacyTokenizer, Tokenizer, WordTokenizer
-from lit_ctg.data.wikitext import WikiTextDataModule, articles
+from lit_ctg.data.wikitext import WikiTextDataModule, articles, wikitext_tokens
 
 SPEEDUP, READING, GROWTH = 5.0, 0.02, 1.10
 
@@ -181,7 +181,8 @@ def main(words: Sequence[str] | None = None) -> int:
     if options.root:
         documents = list(articles(read_lines(find_file(options.root, ("wiki.train", "train")))))
     else:
-        documents = list(encyclopedia.documents("train", 0, 20_000 if options.quick else 400_000))
+        size = 20_000 if options.quick else 400_000
+        documents = list(sample_documents("encyclopedia", "train", size=size, change=wikitext_tokens))
     rows = speed(documents, options.rounds)
     with tempfile.TemporaryDirectory() as folder:
         rows += reading(documents, Path(folder) / "packed", options.rounds, 8 if options.quick else 256)

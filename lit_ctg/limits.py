@@ -40,7 +40,7 @@ Weight = Annotated[float, Interval(ge=0, le=10000)]
 Count = Annotated[int, Ge(1)]
 Whole = Annotated[int, Ge(0)]
 Pretrained = Annotated[str, "a folder that save_pretrained wrote, or a hub name"]
-# a sample is made sentence by sentence: a larger one would take days
+# no sample text is larger
 SampleSize = Annotated[int, Interval(ge=1, le=10**9)]
 Source = Literal["sample", "local", "hub"]
 Seed = Annotated[int, Interval(ge=0, lt=2**32)]

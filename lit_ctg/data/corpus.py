@@ -12,7 +12,6 @@ from typing import Annotated, Any
 
 from lightning import LightningDataModule
 
-import lit_ctg.data.sample
 from lit_ctg.core.batch import Fingerprint, checksum
 from lit_ctg.data.batching import (
     ConsecutiveBatches,
@@ -26,6 +25,7 @@ from lit_ctg.data.hub import ALTERNATIVES, HubFiles
 from lit_ctg.data.hub import cache_root as cache_folder
 from lit_ctg.data.loader import ResumableLoader
 from lit_ctg.data.packing import PackedCorpus, Progress, ensure_packed, identity_key
+from lit_ctg.data.sample_text import sample_documents, sample_file
 from lit_ctg.data.source import file_checksum
 from lit_ctg.data.tokenizer import Tokenizer
 from lit_ctg.errors import UserError, did_you_mean
@@ -33,22 +33,15 @@ from lit_ctg.limits import Checked, Choice, Count, SampleSize, Source, Whole
 
 BATCHING = ("chunks", "whole_batches", "windows", "windows_everywhere", "equal_windows", "streams")
 _WINDOWS = ("windows", "windows_everywhere")
-# the sample generators' name for each split
-SAMPLE_SPLIT = {"train": "train", "val": "validation", "test": "test"}
-
-
-@functools.cache
-def sample_checksum() -> str:
-    """Return a checksum of the generators' code: sample text changes exactly when it does."""
-    files = sorted(Path(lit_ctg.data.sample.__file__).parent.rglob("*.py"))
-    return hashlib.sha256("".join(file_checksum(path) for path in files).encode()).hexdigest()
+# words of an evaluation split of the sample, at least
+_SAMPLE_EVALUATION = 1000
 
 
 class CorpusDataModule(Checked, LightningDataModule, abc.ABC):
     """Base of the text data modules.
 
     Args:
-        source: sample (generated), local (a folder) or hub.
+        source: sample (stored text), local (a folder) or hub.
         tokenizer: its vocabulary is built on the training split.
         batching: chunks (consecutive), whole_batches (consecutive; in training across sources and dropping what does
         not fill a batch, see ``WholeBatches``), windows (random places in training), windows_everywhere (random
@@ -67,7 +60,7 @@ class CorpusDataModule(Checked, LightningDataModule, abc.ABC):
         document_end: put ``<eos>`` after every document.
         max_documents: read at most this many documents of a training split that is not a sample.
         sample_size: words of the training split of source=sample; evaluation splits have a tenth of it each.
-        sample_seed: of the sample text; not the seed of a run, so that all runs see the same corpus.
+        sample_seed: which part of the sample text; not the seed of a run, so that all runs see the same corpus.
         vocabulary_splits: the splits a vocabulary is built on.
         num_workers: processes that read batches.
         vary_length: cut the training streams into stretches of differing length, anew in every epoch
@@ -81,6 +74,8 @@ class CorpusDataModule(Checked, LightningDataModule, abc.ABC):
     """
 
     name: str
+    # its sample text
+    stored: str
     columns: Sequence[str] = ()
     # evaluation first: a document found there is left out of later splits
     splits: Sequence[str] = ("test", "val", "train")
@@ -143,6 +138,19 @@ class CorpusDataModule(Checked, LightningDataModule, abc.ABC):
     def sample_documents(self, split: str) -> Iterator[Document]:
         """Yield the documents of a split (train, val, test) of the sample."""
 
+    def sample(self, split: str, sources: Sequence[str | None] = (None,), **options: Any) -> Iterator[Document]:
+        """Yield the documents of the sample text ``stored``, one source after the other, in equal shares.
+
+        Args:
+            split: train, val or test.
+            sources: some of those of the text; None for all, as they lie.
+            options: see ``sample_documents``.
+        """
+        size = self.sample_size if split == "train" else max(self.sample_size // 10, _SAMPLE_EVALUATION)
+        options |= {"size": max(size // len(sources), 100), "seed": self.sample_seed}
+        for source in sources:
+            yield from sample_documents(self.stored, split, source=source, **options)
+
     @abc.abstractmethod
     def local_files(self) -> list[Path]:
         """Return every file of ``root`` that is read, for the checksum; ``UserError`` if one is missing."""
@@ -185,7 +193,7 @@ class CorpusDataModule(Checked, LightningDataModule, abc.ABC):
     def checksum(self) -> str:
         """Return what identifies the text of the chosen source."""
         if self.source == "sample":
-            return f"sample {sample_checksum()} {self.sample_seed} {self.sample_size}"
+            return f"sample {file_checksum(sample_file(self.stored))} {self.sample_seed} {self.sample_size}"
         if self.source == "local":
             return "local " + " ".join(file_checksum(path) for path in self.local_files())
         return "hub " + self.hub_checksum()

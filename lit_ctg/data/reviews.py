@@ -8,17 +8,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from lit_ctg.data.corpus import SAMPLE_SPLIT, CorpusDataModule
+from lit_ctg.data.corpus import CorpusDataModule
 from lit_ctg.data.document import Document
 from lit_ctg.data.hub import HubFiles
-from lit_ctg.data.sample import reviews as sample_reviews
 from lit_ctg.data.source import column_names, data_suffix, find_file, read_lines, read_records, text_column
 from lit_ctg.data.split import check_fractions, tail_documents
 from lit_ctg.limits import Choice, Fraction
 
-# sources of each corpus and their stand-ins among the samples
+# sources of each corpus
 _SOURCES = {"topics": ("garden", "music"), "amazon": ("amazon",), "yelp": ("yelp",)}
-_SAMPLES = {"garden": ("garden",), "music": ("music",), "amazon": ("shop",), "yelp": ("restaurant",)}
 _FILES = {
     "garden": ("reviews_garden", "garden", "Patio_Lawn_and_Garden"),
     "music": ("reviews_music", "music", "Musical_Instruments"),
@@ -42,7 +40,7 @@ class ReviewsDataModule(CorpusDataModule):
         options: see ``CorpusDataModule``.
     """
 
-    name = "reviews"
+    name = stored = "reviews"
     columns = ("stars",)
 
     def __init__(
@@ -63,14 +61,8 @@ class ReviewsDataModule(CorpusDataModule):
         return {"corpus": self.corpus, "fractions": [self.val_fraction, self.test_fraction]}
 
     def sample_documents(self, split: str) -> Iterator[Document]:
-        if split == "test" and self.test_fraction == 0:
-            return
-        size = self.sample_size if split == "train" else max(self.sample_size // 10, 1000)
-        for name in self.names:
-            topics = _SAMPLES[name]
-            share = max(size // len(self.names), 100)
-            for review in sample_reviews.documents(SAMPLE_SPLIT[split], self.sample_seed, share, topics=topics):
-                yield Document(review.text.rstrip("\n") + "\n", name, review.meta)
+        tested = split != "test" or self.test_fraction > 0
+        return self.sample(split, self.names, cut=False) if tested else iter(())
 
     def local_files(self) -> list[Path]:
         return [find_file(self.root, _FILES[name]) for name in self.names]

@@ -9,9 +9,8 @@ from typing import Annotated, Any
 
 from annotated_types import Ge
 
-from lit_ctg.data.corpus import SAMPLE_SPLIT, CorpusDataModule
+from lit_ctg.data.corpus import CorpusDataModule
 from lit_ctg.data.document import Document
-from lit_ctg.data.sample import encyclopedia
 from lit_ctg.data.source import read_lines, root_folder
 from lit_ctg.data.wikitext import articles
 from lit_ctg.errors import UserError, check_unicode
@@ -35,6 +34,7 @@ class WikipediaDataModule(CorpusDataModule):
     """
 
     name = "wikipedia"
+    stored = "encyclopedia"
 
     def __init__(self, *, holdout: Annotated[int, Ge(3)], **options: Any) -> None:
         super().__init__(**options)
@@ -44,8 +44,7 @@ class WikipediaDataModule(CorpusDataModule):
         return {"holdout": self.holdout}
 
     def sample_documents(self, split: str) -> Iterator[Document]:
-        size = self.sample_size if split == "train" else max(self.sample_size // 10, 1000)
-        return encyclopedia.documents(SAMPLE_SPLIT[split], self.sample_seed, size, tokenised=False)
+        return self.sample(split)
 
     def local_files(self) -> list[Path]:
         files = sorted(path for path in root_folder(self.root).iterdir() if _NAME.fullmatch(path.name))

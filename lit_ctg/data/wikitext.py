@@ -8,9 +8,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from lit_ctg.data.corpus import SAMPLE_SPLIT, CorpusDataModule
+from lit_ctg.data.corpus import CorpusDataModule
 from lit_ctg.data.document import Document
-from lit_ctg.data.sample import encyclopedia
 from lit_ctg.data.source import data_suffix, find_file, read_lines, read_records
 
 # " = Title = ": one "=" on either side; " = = Section = = " has more
@@ -23,6 +22,23 @@ _FILES = {
 # characters in a document; no Wikipedia article is this long
 LONGEST = 2**20
 _HUB_SPLIT = {"train": "train", "val": "validation", "test": "test"}
+
+
+_GROUP = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
+_POINT = re.compile(r"(?<=\d)\.(?=\d)")
+_HYPHEN = re.compile(r"(?<=\w)-(?=\w)")
+_APART = re.compile(r"\s*([,;:()\"%?!$–°]|(?:'s\b)|(?<=[a-z])'(?= )|\.(?=\s|$|\"|\)))\s*")
+
+
+def wikitext_tokens(text: str) -> str:
+    """Return plain text as WikiText writes it: ``1 @,@ 234``, ``3 @.@ 5``, ``well @-@ known``, marks apart."""
+    lines = []
+    for line in text.removesuffix("\n").split("\n"):
+        line = _GROUP.sub(" @\0@ ", line)  # hides a comma inside a number from the rule of marks
+        line = _HYPHEN.sub(" @-@ ", _POINT.sub(" @.@ ", line))
+        line = _APART.sub(r" \1 ", line)
+        lines.append(f" {' '.join(line.replace(chr(0), ',').split())} \n" if line else " \n")
+    return "".join(lines)
 
 
 def articles(lines: Iterable[str]) -> Iterator[Document]:
@@ -65,6 +81,7 @@ class WikiTextDataModule(CorpusDataModule):
     """
 
     name = "wikitext"
+    stored = "encyclopedia"
 
     def __init__(
         self,
@@ -88,8 +105,7 @@ class WikiTextDataModule(CorpusDataModule):
         return text
 
     def sample_documents(self, split: str) -> Iterator[Document]:
-        size = self.sample_size if split == "train" else max(self.sample_size // 10, 1000)
-        return encyclopedia.documents(SAMPLE_SPLIT[split], self.sample_seed, size, tokenised=not self.raw)
+        return self.sample(split, change=str if self.raw else wikitext_tokens)
 
     def _file(self, split: str) -> Path:
         own = ".raw" if self.raw else ".tokens"

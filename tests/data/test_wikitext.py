@@ -125,6 +125,12 @@ def test_hub_and_folder_give_the_same_corpus(network, tmp_path: Path, monkeypatc
         module(tmp_path, source="hub", version=2, raw=raw).prepare()
 
 
+def test_plain_text_becomes_tokens() -> None:
+    plain = "\n= Well-known =\n\nIt rose 3.5% (to 1,234) in 1914–1918.\n"
+    tokens = " \n = Well @-@ known = \n \n It rose 3 @.@ 5 % ( to 1 @,@ 234 ) in 1914 – 1918 . \n"
+    assert wikitext.wikitext_tokens(plain) == tokens
+
+
 def test_sample_needs_nothing_and_never_leaks(tmp_path: Path) -> None:
     data = module(tmp_path, source="sample", sample_size=20_000)
     train, val, test = ({digest(document) for document in data.documents(split)} for split in ("train", "val", "test"))

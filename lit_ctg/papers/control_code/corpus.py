@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lit_ctg.data.corpus import SAMPLE_SPLIT, CorpusDataModule
+from lit_ctg.data.corpus import CorpusDataModule
 from lit_ctg.data.document import Document
 from lit_ctg.data.gutenberg_text import book_text, strip_tag
 from lit_ctg.data.hub import ALTERNATIVES, SET_CACHE, Progress, require_network
@@ -20,8 +20,6 @@ from lit_ctg.data.split import check_fractions, tail_documents, tail_text
 from lit_ctg.errors import UserError, did_you_mean, only_errors_of
 from lit_ctg.files import locked, write_atomic
 from lit_ctg.limits import Count, Fraction
-from lit_ctg.papers.control_code.sample import books as sample_books
-from lit_ctg.papers.control_code.sample import scripts as sample_scripts
 
 # alternative names of a book's files
 _BOOK_FILES = {
@@ -36,6 +34,9 @@ _BOOK_FILES = {
     "hungarian": ("language_hungarian",),
 }
 _STYLE_FILES = {"news": ("style_news", "news", "business"), "blog": ("style_blog", "blog")}
+# invented books of the sample: six in English, and one of these with one in Spanish
+_SAMPLE_BOOKS = ("city_romance", "stage_play", "courtroom_diary", "sea_log", "epic_verse", "nursery_tale")
+_SAMPLE_LANGUAGES = ("city_romance", "cuaderno")
 DEFAULT_MIRROR = "https://www.gutenberg.org"
 # responses of a busy server
 _BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -102,6 +103,7 @@ class GutenbergDataModule(CorpusDataModule):
     """
 
     name = "gutenberg"
+    stored = "books"
 
     def __init__(
         self,
@@ -135,14 +137,10 @@ class GutenbergDataModule(CorpusDataModule):
                 "fractions": [self.val_fraction, self.test_fraction]}  # fmt: skip
 
     def sample_documents(self, split: str) -> Iterator[Document]:
-        if self.collection == "languages":
-            chosen = sample_books.LANGUAGES
-        else:
-            chosen = sample_books.ENGLISH[: len(self.names)]
         if split == "test" and self.test_fraction == 0:
             return iter(())
-        size = self.sample_size if split == "train" else max(self.sample_size // 10, 1000)
-        return sample_books.documents(SAMPLE_SPLIT[split], self.sample_seed, size, books=chosen)
+        chosen = _SAMPLE_LANGUAGES if self.collection == "languages" else _SAMPLE_BOOKS[: len(self.names)]
+        return self.sample(split, chosen)
 
     def _local(self, name: str) -> Path:
         number = self.numbers[name]
@@ -230,7 +228,7 @@ class ScriptsDataModule(CorpusDataModule):
         options: see ``CorpusDataModule``.
     """
 
-    name = "scripts"
+    name = stored = "scripts"
 
     def __init__(
         self,
@@ -252,13 +250,8 @@ class ScriptsDataModule(CorpusDataModule):
         return options if self.styles == tuple(_STYLE_FILES) else {**options, "styles": list(self.styles)}
 
     def sample_documents(self, split: str) -> Iterator[Document]:
-        if split == "test" and self.test_fraction == 0:
-            return
-        size = self.sample_size if split == "train" else max(self.sample_size // 10, 1000)
-        for style in self.styles:
-            share = max(size // len(_STYLE_FILES), 100)
-            for text in sample_scripts.documents(SAMPLE_SPLIT[split], self.sample_seed, share, styles=[style]):
-                yield Document(text.text.rstrip("\n") + "\n", style, text.meta)
+        tested = split != "test" or self.test_fraction > 0
+        return self.sample(split, self.styles) if tested else iter(())
 
     def local_files(self) -> list[Path]:
         return [find_file(self.root, _STYLE_FILES[style]) for style in self.styles]

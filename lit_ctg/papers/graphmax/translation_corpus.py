@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from lit_ctg.core.batch import Batch
-from lit_ctg.data.corpus import SAMPLE_SPLIT, CorpusDataModule
+from lit_ctg.data.corpus import CorpusDataModule
 from lit_ctg.data.document import Document
 from lit_ctg.data.loader import ResumableLoader
 from lit_ctg.data.packing import PackedCorpus, digest
@@ -20,7 +20,6 @@ from lit_ctg.data.source import Row, column_names, find_optional, read_lines, re
 from lit_ctg.data.split import check_fractions, tail_documents
 from lit_ctg.errors import UserError
 from lit_ctg.limits import Fraction
-from lit_ctg.papers.graphmax.sample import parallel
 
 _FILES = {
     "train": ("train", "europarl", "corpus"),
@@ -118,6 +117,7 @@ class TranslationDataModule(CorpusDataModule):
     """
 
     name = "translation"
+    stored = "parallel"
     sides = ("source", "target")
 
     def __init__(
@@ -164,10 +164,8 @@ class TranslationDataModule(CorpusDataModule):
         return (pair for pair in read(name) if pair.text.strip() and digest(pair) not in held)
 
     def sample_documents(self, split: str) -> Iterator[Document]:
-        size = self.sample_size if split == "train" else max(self.sample_size // 10, 1000)
-        for pair in parallel.documents(SAMPLE_SPLIT[split], self.sample_seed, size):
-            language = pair.source.partition("-")[0]
-            yield Document(pair.meta["source"] + "\n", language, {"target": pair.meta["target"] + "\n"})
+        for pair in self.sample(split, cut=False):
+            yield Document(pair.meta["es"], "es", {"target": pair.text})
 
     def _local(self, split: str) -> list[Path] | None:
         """Return [source file, target file] or [file of rows] of a split, ``None`` when the folder has none."""

@@ -1,1 +1,0 @@
-"""The fields the sample encyclopaedia covers, one module each holding a ``DOMAIN``."""

@@ -1,1 +1,0 @@
-"""Sample texts of the control-code experiments."""

@@ -1,1 +1,0 @@
-"""Sample texts of the translation experiments."""
