@@ -10,11 +10,17 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
+from types import FrameType
 from typing import Any, cast
 
 from lightning import Trainer
 
 from lit_ctg.core.processes import children_without_signals
+
+# where an exception can leave a lock acquired
+LOCKS = ("threading", "queue", "multiprocessing.queues", "multiprocessing.synchronize", "multiprocessing.util")
+# seconds until an interrupted process looks again whether it has left them
+REPEAT = 0.01
 
 
 def tell_epochs_by_progress(trainer: Trainer) -> None:
@@ -35,6 +41,15 @@ def put_loaders_where_the_checkpoint_was(trainer: Trainer) -> None:
     trainer.fit_loop._load_combined_loader_states()
 
 
+def _within_locks(frame: FrameType | None) -> bool:
+    """Say whether a frame or one that called it belongs to Python's queues and locks."""
+    while frame is not None:
+        if frame.f_globals.get("__name__") in LOCKS:
+            return True
+        frame = frame.f_back
+    return False
+
+
 @contextlib.contextmanager
 def interruptible(trainer: Trainer) -> Iterator[None]:
     """Let SIGINT and SIGTERM end the fit or validation in the body with KeyboardInterrupt.
@@ -44,21 +59,29 @@ def interruptible(trainer: Trainer) -> Iterator[None]:
     - Lightning's own handler of SIGTERM broadcasts from wherever the signal arrived, which fails in an all-reduce.
     - Lightning kills this process when one of the others dies first. They get no signals, and are killed from here.
     - Lightning turns KeyboardInterrupt into SystemExit.
+    - Raised between a lock's acquisition and the body of its ``with``, KeyboardInterrupt leaves it acquired, and the
+      exit waits for it forever. So the signal is repeated until the process has left such modules, for a second at most.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     connector, launcher = cast(Any, trainer._signal_connector), cast(Any, trainer.strategy.launcher)
     interrupted = False
+    repeats = 100 if hasattr(signal, "setitimer") else 0
 
     def interrupt(signum: int, frame: Any) -> None:
-        nonlocal interrupted
+        nonlocal interrupted, repeats
         interrupted = connector.received_sigterm = True
         # Lightning's thread that watches them ends when the list is empty
         others = getattr(launcher, "procs", [])
         killed, others[:] = list(others), []
         for process in killed:
             process.kill()
+        if repeats and _within_locks(frame):
+            repeats -= 1
+            signal.signal(signal.SIGALRM, interrupt)
+            signal.setitimer(signal.ITIMER_REAL, REPEAT)
+            return
         raise KeyboardInterrupt
 
     connector._sigterm_notifier_fn = interrupt
@@ -67,6 +90,7 @@ def interruptible(trainer: Trainer) -> Iterator[None]:
     # whoever starts us in the background may have us ignore Ctrl+C
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     before = {number: handler for number, handler in before.items() if handler not in (None, signal.SIG_IGN)}
+    alarm = {signal.SIGALRM: signal.getsignal(signal.SIGALRM)} if repeats else {}
     for number in before:
         signal.signal(number, interrupt)
     report, sys.unraisablehook = sys.unraisablehook, lambda dropped: None if interrupted else report(dropped)
@@ -75,7 +99,9 @@ def interruptible(trainer: Trainer) -> Iterator[None]:
     except SystemExit as error:
         raise KeyboardInterrupt from error
     finally:
-        for number, handler in before.items():
+        if interrupted and alarm:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in {**before, **alarm}.items():
             signal.signal(number, handler)
         sys.unraisablehook = report
     if interrupted:

@@ -40,7 +40,7 @@ def children_without_signals() -> Iterator[None]:
             signal.raise_signal(received)
 
 
-def die_with(parent: int) -> None:
+def end_with_parent(parent: int) -> None:
     """Kill this process as soon as the process ``parent``, which started it, is gone."""
 
     def watch() -> None:

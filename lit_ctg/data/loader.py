@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import abc
 import atexit
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -17,7 +19,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from lit_ctg.core.batch import Batch
-from lit_ctg.core.processes import children_without_signals
+from lit_ctg.core.processes import children_without_signals, end_with_parent
 from lit_ctg.errors import UserError
 from lit_ctg.limits import Checked, Whole, checked
 
@@ -161,6 +163,13 @@ class EpochSampler(Sampler[tuple[int, int]]):
 
 
 @checked
+def _start(parent: int, init: Callable[[int], None] | None, worker: int) -> None:
+    # torch's worker looks up its parent only once it runs: if that is gone by then, it never notices
+    end_with_parent(parent)
+    if init is not None:
+        init(worker)
+
+
 class ResumableLoader(DataLoader[Batch]):
     """The loader of all corpora: batches are a function of (seed, epoch, position); checkpoints hold the position.
 
@@ -198,8 +207,11 @@ class ResumableLoader(DataLoader[Batch]):
         # a generator: this code runs with the first batch. After a finished epoch the position is reset; one set by
         # load_state_dict is used once
         self.position = self.order.start
+        init = self.worker_init_fn
+        self.worker_init_fn = partial(_start, os.getpid(), init)
         with children_without_signals():
             batches: Any = super().__iter__()
+            self.worker_init_fn = init
             for worker in getattr(batches, "_workers", ()):
                 # torch, and Python at its exit, would wait for a worker that does not hear SIGTERM
                 worker.terminate, worker._popen.terminate = worker.kill, worker._popen.kill

@@ -20,7 +20,7 @@ from lit_ctg.callback.wandb_tables import log_record
 from lit_ctg.config import plain
 from lit_ctg.core.divergence import Diverged, check_metrics, check_weights
 from lit_ctg.core.lightning_patches import interruptible
-from lit_ctg.core.processes import die_with
+from lit_ctg.core.processes import end_with_parent
 from lit_ctg.errors import UserError, one_line
 from lit_ctg.files import write_samples
 from lit_ctg.limits import check_settings
@@ -119,7 +119,7 @@ def join(cfg: DictConfig) -> Outcome:
     """
     if FOLDER_VARIABLE not in os.environ:
         raise UserError("LOCAL_RANK is set but no run is under way: start one process, Lightning starts the others")
-    die_with(int(os.environ[FIRST_VARIABLE]))
+    end_with_parent(int(os.environ[FIRST_VARIABLE]))
     folder = Path(os.environ[FOLDER_VARIABLE])
     experiment = build(cfg, folder, loggers=False)
     _fit(experiment, folder / CHECKPOINT)

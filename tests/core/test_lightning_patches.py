@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -62,6 +64,34 @@ def test_a_signal_ends_the_run(
     if hook == "on_train_batch_start":
         assert callback.batches == int(swallowed)
     assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+
+
+class Signalled:
+    """A lock that a signal meets after its acquisition, before the body of ``with``."""
+
+    def __init__(self, number: int) -> None:
+        self.number, self.lock = number, threading.Lock()
+        self.acquire, self.release = self.lock.acquire, self.lock.release
+
+    def __enter__(self) -> None:
+        self.acquire()
+        signal.raise_signal(self.number)
+
+    def __exit__(self, *error: object) -> None:
+        self.release()
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="the signal cannot be repeated")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+def test_a_signal_leaves_no_lock_acquired(number: signal.Signals, trainer_of: Callable[..., Any]) -> None:
+    lock = Signalled(number)
+    alarm = signal.getsignal(signal.SIGALRM)
+    with pytest.raises(KeyboardInterrupt), interruptible(trainer_of()):
+        with threading.Condition(lock):  # type: ignore[arg-type]
+            pass
+        for _ in range(1000):
+            time.sleep(0.01)
+    assert not lock.lock.locked() and signal.getsignal(signal.SIGALRM) is alarm
 
 
 def test_who_ignores_ctrl_c_goes_on(tiny: Callable[[], Any], trainer_of: Callable[..., Any]) -> None:

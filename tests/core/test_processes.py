@@ -58,8 +58,8 @@ def test_a_signal_is_handled_after_the_body() -> None:
 def test_a_process_dies_with_its_parent() -> None:
     child = """
 import os, time
-from lit_ctg.core.processes import die_with
-die_with({})
+from lit_ctg.core.processes import end_with_parent
+end_with_parent({})
 print(os.getpid(), flush=True)
 time.sleep(600)
 """

@@ -164,6 +164,28 @@ next(batches)
     assert done.returncode == (3 if end else 0) and not done.stderr
 
 
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
+def test_workers_end_with_a_process_that_is_killed_while_they_start() -> None:
+    script = f"""
+import os, signal, sys, threading, time
+sys.path[:0] = {[str(Path(__file__).parents[2]), *sys.path]!r}
+from torch.utils.data._utils.worker import ManagerWatchdog
+from tests.data.test_loader import loader
+watch = ManagerWatchdog.__init__
+# torch's worker looks up its parent only here, after the parent was killed
+ManagerWatchdog.__init__ = lambda self: (time.sleep(3), watch(self))[1]
+threading.Timer(1, os.kill, (os.getpid(), signal.SIGKILL)).start()
+list(loader(num_workers=1))
+"""
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, start_new_session=True)
+    try:
+        process.communicate(timeout=60)  # until the worker, which holds the pipe too, is gone
+        assert process.returncode == -signal.SIGKILL
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_an_epoch_told_after_the_iterator_was_asked_for_is_the_one_that_is_read(num_workers: int) -> None:
     """Lightning does so when it resumes (its issue 21938)."""

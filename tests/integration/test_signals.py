@@ -74,7 +74,6 @@ def ended(group: int) -> bool:
     return not left
 
 
-@pytest.mark.slow  # now and then a signal still ends in another exit code; see the issues
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("words", [("data.num_workers=2",), TWO], ids=["workers", "devices"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
