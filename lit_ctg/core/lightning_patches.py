@@ -60,7 +60,7 @@ def interruptible(trainer: Trainer) -> Iterator[None]:
     - Lightning kills this process when one of the others dies first. They get no signals, and are killed from here.
     - Lightning turns KeyboardInterrupt into SystemExit.
     - Raised between a lock's acquisition and the body of its ``with``, KeyboardInterrupt leaves it acquired, and the
-      exit waits for it forever. So the signal is repeated until the process has left such modules, for a second at most.
+      exit waits for it forever. So the signal is repeated until the process has left such modules (at most a second).
     """
     if threading.current_thread() is not threading.main_thread():
         yield
