@@ -21,7 +21,7 @@ from lit_ctg.results.render import (
     print_tables,
     render_all,
 )
-from lit_ctg.results.spec import About, Manifest, load_manifest, papers
+from lit_ctg.results.spec import About, Manifest, load_manifest, papers, place_of
 from lit_ctg.results.table import Results, sources_of
 from lit_ctg.results.verdict import domain_of
 from lit_ctg.terminal import Console
@@ -61,6 +61,8 @@ def table_command(
     results, left_out = gather(paper, size, records)
     often = {name for name, count in Counter(result.paper for result in results).items() if count > 1}
     tables = [table.of_its_size() if result.paper in often else table for result in results for table in result.shown]
+    # the sizes of a table follow each other
+    tables.sort(key=lambda table: (table.spec.paper, *place_of(table.spec)))
     notes = [*(note for result in results for note in result.notes), *left_out]
     shown = console or Console()
     if format == "eee":

@@ -7,6 +7,8 @@ spreadsheet would take for a formula is quoted.
 from __future__ import annotations
 
 import csv
+import dataclasses
+import html
 import io
 import itertools
 import math
@@ -24,7 +26,10 @@ from lit_ctg.results.table import Cell, Row, Table
 from lit_ctg.results.verdict import (
     CANNOT_DECIDE,
     CONTRADICTED,
+    HOW,
     IMPOSSIBLE,
+    LABELS,
+    LEGEND,
     NOT_COMPARABLE,
     NOT_REPRODUCED,
     NOT_RUN,
@@ -54,6 +59,13 @@ NOT_APPLICABLE = "\N{EM DASH}"
 GAP_TO = " \N{HORIZONTAL ELLIPSIS} "
 # in place of an interval of runs that all gave one number
 NO_SPREAD = "(no spread)"
+
+# the legend of the verdicts below Markdown tables, and the links to it
+VERDICTS = "Verdicts"
+_LINKED = re.compile(rf"(?:^|(?<=; ))({'|'.join(sorted(LABELS, key=len, reverse=True))})")
+# a hole that only names the run, and what a failed check compared
+_NAMES_RUN = re.compile(r"not run: \w+")
+_COMPARED = re.compile(r": (not measured|\S+ against \S+)$")
 
 PREAMBLE = "% needs \\usepackage{array,booktabs,longtable}, and a wide page (\\usepackage[landscape]{geometry})"
 # longer values (generated texts) and verdicts wrap in a column that takes a share of the line
@@ -241,11 +253,14 @@ def spread_text(cell: Cell) -> str:
     return f"{cell.spread:.1f}{printed}"
 
 
-def verdict_text(row: Row, cell: Cell, size: str = "paper", *, why: bool = True) -> str:
+def verdict_text(
+    row: Row, cell: Cell, size: str = "paper", *, why: bool = True, reasons: list[str] | None = None
+) -> str:
     """Return the verdict on a printed number or claim, else our own finding; a hole is always reported.
 
     ``impossible`` is shown beside the printed number; a claim judged at a ``size`` other than the paper's says so, and
-    with ``why`` one that cannot be decided says which check fails.
+    with ``why`` one that cannot be decided says which check fails. With ``reasons`` a reason is a number, and its words
+    are added to that list.
     """
     label = ""
     if cell.verdict is not None and (row.judged or cell.hole is not None):
@@ -253,9 +268,10 @@ def verdict_text(row: Row, cell: Cell, size: str = "paper", *, why: bool = True)
         if label == IMPOSSIBLE:
             label = ""
         elif label == CANNOT_DECIDE and why:
-            label = f"{label}: {reason}"
+            checked = _COMPARED.sub("", reason)
+            label = f"{label}: {reason}" if reasons is None else _numbered(label, f"{label}: {checked}", reasons)
         elif label in NOT_COMPARABLE and reason and not reason.startswith("size "):
-            label = f"{label} ({reason})"
+            label = f"{label} ({reason})" if reasons is None else _numbered(label, f"{label}: {reason}", reasons)
         elif row.is_claim and size != "paper" and label in (SUPPORTED, CONTRADICTED, UNDECIDED):
             label = f"{label} at size {size}"
     return "; ".join(filter(None, (label, cell.finding)))
@@ -268,7 +284,7 @@ def _signed(row: Row) -> bool:
 def flat(table: Table, reasons: list[str] | None = None) -> tuple[list[str], list[list[str]]]:
     """Return header and rows of strings: row, printed, then per regime value, n, interval, CV* if any, verdict.
 
-    A section's heading is a row of one string. With ``reasons`` a hole is a number whose meaning is added to that list.
+    A section's heading is a row of one string. With ``reasons`` a reason is a number, explained in that list.
     """
     header = ["", "Printed"] if table.has_printed else [""]
     spread = ["CV*"] if table.has_spread else []
@@ -289,22 +305,34 @@ def flat(table: Table, reasons: list[str] | None = None) -> tuple[list[str], lis
             if cell is None:
                 line += [NOT_APPLICABLE, "", "", *([""] * len(spread)), ""]
             elif cell.hole is not None:
-                words = verdict_text(row, cell, table.size)
+                words = verdict_text(row, cell, table.size, reasons=reasons)
                 line += ["", "", "", *([""] * len(spread)), _hole(words, cell.hole, reasons)]
             else:
                 numbers = [value_text(row, cell), n_text(cell), interval_text(row, cell)]
                 numbers += [spread_text(cell)] * len(spread)
-                line += [*numbers, verdict_text(row, cell, table.size)]
+                line += [*numbers, verdict_text(row, cell, table.size, reasons=reasons)]
         lines.append(line)
     return header, lines
 
 
 def _hole(words: str, hole: str, reasons: list[str] | None) -> str:
+    """Return what is missing: in words, or as a number unless it only names the run."""
     if reasons is None:
         return hole if words in ("", NOT_RUN, hole) else f"{words}; {hole}"
-    if hole not in reasons:
-        reasons.append(hole)
-    return f"{words or NOT_RUN} ({reasons.index(hole) + 1})"
+    if words.endswith(")"):
+        return words  # its verdict has the reason already
+    return words or NOT_RUN if _NAMES_RUN.fullmatch(hole) else _numbered(words or NOT_RUN, hole, reasons)
+
+
+def _numbered(words: str, reason: str, reasons: list[str]) -> str:
+    """Return words with the number of their reason."""
+    if reason not in reasons:
+        reasons.append(reason)
+    return f"{words} ({reasons.index(reason) + 1})"
+
+
+def _numbered_notes(reasons: Sequence[str]) -> list[str]:
+    return [f"({number}) {reason}." for number, reason in enumerate(reasons, start=1)]
 
 
 # --- the four formats -----------------------------------------------------------------------------------------------
@@ -323,10 +351,11 @@ def render_all(tables: Sequence[Table], fmt: str = "text", notes: Sequence[str] 
         text = io.StringIO()
         print_tables(tables, Console(file=text, width=120, force_terminal=False, highlight=False), notes)
         return text.getvalue()
-    one = _markdown if fmt == "md" else latex_table
-    escape = escape_markdown if fmt == "md" else escape_latex
-    last = [escape(note) for note in (*notes, RULES)]
-    return "\n".join([one(table) for table in tables] + ["\n\n".join(last), ""])
+    if fmt == "md":
+        last = [*map(escape_markdown, notes), _legend()]
+        return "\n".join([_markdown(table) for table in tables] + ["\n\n".join(last), ""])
+    last = [escape_latex(note) for note in (*notes, RULES)]
+    return "\n".join([latex_table(table) for table in tables] + ["\n\n".join(last), ""])
 
 
 def print_tables(tables: Sequence[Table], console: Console, notes: Sequence[str] = ()) -> None:
@@ -395,16 +424,75 @@ def escape_markdown(text: str) -> str:
 
 
 def _markdown(table: Table) -> str:
-    header, lines = flat(table)
+    """Return a table of what was run; rows that were not run are folded below it, reasons are numbered notes."""
+    kept, missing = _run_rows(table)
+    reasons: list[str] = []
+    header, lines = flat(kept, reasons)
     body = [list(map(escape_markdown, line)) for line in lines]
-    body = [line if len(line) > 1 else [f"**{line[0]}**"] + [""] * (len(header) - 1) for line in body]
-    own = ["---:", "---:", ":---:", *(["---:"] if table.has_spread else []), "---"]
-    align = ["---", "---:"][: 1 + table.has_printed] + own * len(table.regimes)
-    rows = [header, align, *body]
-    text = "\n".join("| " + " | ".join(row) + " |" for row in rows)
-    notes = "".join(f"\n{escape_markdown(note)}\n" for note in table.notes)
-    caption = f"{escape_markdown(table.spec.caption.strip())}\n\n" if table.spec.caption else ""
-    return f"### {escape_markdown(table.title)}\n\n{caption}{text}\n{notes}"
+    body = [
+        line[:1] + [_LINKED.sub(rf"[\1](#{VERDICTS.lower()})", word) for word in line[1:]]
+        if len(line) > 1
+        else [f"**{line[0]}**"] + [""] * (len(header) - 1)
+        for line in body
+    ]
+    own = ["---:", "---:", ":---:", *(["---:"] if kept.has_spread else []), "---"]
+    align = ["---", "---:"][: 1 + kept.has_printed] + own * len(kept.regimes)
+    text = "".join("| " + " | ".join(row) + " |\n" for row in [header, align, *body]) if body else ""
+    unread = [REGIME_TITLES[regime] for regime in table.regimes if regime not in kept.regimes]
+    notes = [*_numbered_notes(reasons), *(f"{title}: not run." for title in unread if body), *table.notes]
+    parts = [
+        f"### {escape_markdown(table.title)}\n",
+        escape_markdown(table.spec.caption.strip()),
+        text,
+        _folded(missing),
+    ]
+    return "\n".join(
+        part if part.endswith("\n") else f"{part}\n" for part in (*parts, *map(escape_markdown, notes)) if part
+    )
+
+
+def _run_rows(table: Table) -> tuple[Table, list[Row]]:
+    """Return the table without rows and regimes that were not run, and these rows."""
+    kept = [row for row in table.rows if _empty(row) is None]
+    missing = [row for row in table.rows if _empty(row) is not None]
+    run = {regime for row in kept for regime, cell in row.cells.items() if cell is not None and cell.hole is None}
+    rows = [
+        row if run >= set(row.cells) else dataclasses.replace(
+            row, cells={regime: cell if regime in run else None for regime, cell in row.cells.items()}
+        )
+        for row in kept
+    ]  # fmt: skip
+    return dataclasses.replace(table, rows=tuple(rows)), missing
+
+
+def _folded(rows: Sequence[Row]) -> str:
+    """Return rows that were not run as a list that a click opens; HTML, as Markdown is not read within it."""
+    if not rows:
+        return ""
+    items = [
+        f"<li>{_escape_html(f'{section_of(row)}: {words}' if section_of(row) else words)}</li>"
+        for row in shown_rows(rows)
+        for words in [_missing(row) if isinstance(row, Row) else row.words]
+    ]
+    head = f"<details><summary>{len(rows)} row{'s' * (len(rows) > 1)} not run</summary>"
+    return "\n".join([head, "<ul>", *items, "</ul>", "</details>"])
+
+
+def _escape_html(text: str) -> str:
+    """Return text of one line of HTML; an empty line, or a link of Markdown, would end it."""
+    return html.escape(printable(" ".join(text.split()))).replace("]", "&#93;")
+
+
+def _missing(row: Row) -> str:
+    holes = "; ".join(dict.fromkeys(cell.hole for cell in row.cells.values() if cell is not None and cell.hole))
+    return f"{row.spec.label}: {holes}" + ("" if row.printed is None else f". Printed: {printed_text(row)}")
+
+
+def _legend() -> str:
+    """Return what each verdict says."""
+    lines = [f"### {VERDICTS}\n", "| verdict | what it says |", "| --- | --- |"]
+    lines += [f"| {label} | {escape_markdown(meaning)} |" for label, meaning in LEGEND.items()]
+    return "\n".join([*lines, "", escape_markdown(HOW)])
 
 
 _CELL_COLUMNS: dict[str, Callable[[Row, Cell], object]] = {
@@ -470,7 +558,7 @@ def latex_table(table: Table) -> str:
     own = ["Value", "$n$", r"95\% interval", *(["CV*"] if table.has_spread else []), "Verdict"]
     names = " & ".join(header[:first] + own * len(table.regimes))
     head = [r"\toprule", rf"{'& ' * first}{groups} \\ {rules}", rf"{names} \\", r"\midrule"]
-    notes = [*table.notes, *(f"({number}) {reason}." for number, reason in enumerate(reasons, start=1))]
+    notes = [*table.notes, *_numbered_notes(reasons)]
     return "\n".join(
         [
             PREAMBLE,

@@ -87,7 +87,7 @@ from lit_ctg.results.verdict import CLAIMS, NOT_COMPARABLE, Margin
 
 COMBINATIONS = ("difference", "ratio", "percent_change", "sum", "mean", "interaction")
 DIFFERENCES = ("difference", "percent_change", "interaction")  # combinations for which 0 means no effect
-MANIFEST, NUMBERS, TABLES = "paper.yaml", "numbers.csv", "tables"
+MANIFEST, NUMBERS, TABLES, CLAIMS_TABLE = "paper.yaml", "numbers.csv", "tables", "table_claims"
 _MANIFEST_KEYS = ("title", "data", "unread", "about", "headline", "runs", "sweep")
 _HEADLINE_KEYS = ("summary", "rows")
 _PICTURES = (("table", "panel"), ("curves", "metric", "regime", "title"))
@@ -360,9 +360,16 @@ def read_printed(path: Path) -> dict[tuple[str, str, str], Printed]:
 
 
 def load_specs(root: Path, paper: str) -> list[TableSpec]:
-    """Load all specifications of a paper: printed tables and figures first, then ours."""
-    specs = [load_spec(path, paper) for path in (root / paper / TABLES).glob("*.yaml")]
-    return sorted(specs, key=lambda spec: (not spec.table, spec.name.startswith("figure_"), spec.name))
+    """Load all specifications of a paper: its tables, its claims, its figures, then ours."""
+    return sorted((load_spec(path, paper) for path in (root / paper / TABLES).glob("*.yaml")), key=place_of)
+
+
+def place_of(spec: TableSpec) -> tuple[int, str]:
+    """Return where a table is shown among those of its paper."""
+    if spec.name == CLAIMS_TABLE:
+        return 1, spec.name
+    figure = spec.name.startswith("figure_")
+    return (2 if figure else 0 if spec.table else 3), spec.name
 
 
 def load_spec(path: Path, paper: str) -> TableSpec:

@@ -1,6 +1,6 @@
 """Verdicts: what our records say about printed numbers and claims.
 
-``docs/verdicts.md`` has the rules with their formulas, sources and examples; ``RULES`` is their short form, printed
+``docs/verdicts.md`` has the rules with their formulas, sources and examples; ``LEGEND`` is their short form, printed
 under the tables. Everything here is a function of plain numbers: which runs are comparable at all (size, data, metric,
 checks) is decided in ``rows.py`` from the specification.
 """
@@ -52,21 +52,32 @@ MIN_CELLS = TRUTH_SEEDS  # cells that a statement "never" needs
 # runs whose range holds one more run in 95% of cases, whatever their distribution: (n - 1) / (n + 1)
 RANGE_RUNS = 39
 
-RULES = (
-    "Numbers are judged at the paper's size, by its metric, on its kind of data, from three seeds on. reproduced: "
-    "the 95% prediction interval (where one more run like ours would lie) is wholly within the stated margin of the"
-    " printed number; not reproduced: wholly outside; undecided: neither. Claims are judged at any size (which is "
-    "told), by the 95% interval of the mean difference, paired by seed. supported: it excludes 0 on the claimed "
-    "side, or, where no difference is claimed, lies within the margin; contradicted: it excludes the printed or "
-    "smallest meaningful effect; undecided: neither. cannot decide: a check that must hold first does not. met by "
-    "an untrained model: it would get the same verdict. too small to tell: the metric is at its floor. impossible: "
-    "beyond a bound that holds for the stated model. other size, other metric, other data: not comparable, so not "
-    "judged. Intervals of levels are prediction intervals, those of differences of the mean; those of rates over "
-    "all texts of our seeds are of the rate, the wider of Wilson's over texts and Student's over seeds; over folds "
-    "they are of one run; no spread: the same number in all, which says nothing of other texts. CV* is the spread "
-    "over seeds in percent of the mean, corrected for few seeds (in brackets with the printed number among them). "
-    "All of it: docs/verdicts.md."
+# what each verdict says, in a line
+LEGEND = {
+    REPRODUCED: "one more run like ours would lie within the stated margin of the printed number (95% interval)",
+    NOT_REPRODUCED: "one more run like ours would lie outside that margin",
+    SUPPORTED: "the 95% interval of our mean difference lies on the claimed side of 0; where no difference is claimed, "
+    "within the margin",
+    CONTRADICTED: "that interval excludes the printed difference, or the smallest one that would matter",
+    UNDECIDED: "neither of the two",
+    CANNOT_DECIDE: "a check that must hold first does not hold",
+    UNTRAINED: "an untrained model gets the same verdict",
+    TOO_SMALL: "the metric is at its floor",
+    IMPOSSIBLE: "the printed number lies beyond a bound that holds for the stated model",
+    OTHER_SIZE: "not comparable, so not judged: a run of another size",
+    OTHER_METRIC: "not comparable, so not judged: another metric",
+    OTHER_DATA: "not comparable, so not judged: another kind of data",
+    NOT_RUN: "there is no run, or it did not measure this",
+}
+HOW = (
+    "Numbers are judged at the paper's size, by its metric, on its data, from three seeds on. Claims are judged "
+    "at any size, which the verdict names. Differences are paired by seed. Intervals of levels are prediction "
+    "intervals, those of differences are intervals of the mean. Intervals of rates over all texts of our seeds are the "
+    "wider of Wilson's over texts and Student's over seeds. Intervals over folds are of one run. No spread: all runs "
+    "gave the same number. CV* is the spread over seeds in percent of the mean, corrected for few seeds; in brackets "
+    "with the printed number among them. The rules with their formulas: docs/verdicts.md."
 )
+RULES = " ".join([*(f"{label}: {meaning}." for label, meaning in LEGEND.items()), HOW])
 
 
 @dataclass(frozen=True)

@@ -179,7 +179,7 @@ def test_several_sizes_of_a_paper_say_theirs(papers_of_ours: Path, capsys, monke
             assert ("x: left out: why" in told) == (fmt == "csv" or out is not None)
             if fmt == "md":
                 text = text.replace("\\", "")
-                assert [line[4:] for line in text.splitlines() if line.startswith("### ")] == titles
+                assert [line[4:] for line in text.splitlines() if line.startswith("### ")][:-1] == titles
                 assert "x: left out: why" in text and "Records: " in text
 
 

@@ -11,6 +11,7 @@ from rich.console import Console
 from lit_ctg.results.gather import results_for
 from lit_ctg.results.render import (
     STYLES,
+    VERDICTS,
     csv_cell,
     escape_latex,
     escape_markdown,
@@ -35,6 +36,8 @@ from lit_ctg.results.verdict import (
     CANNOT_DECIDE,
     CONTRADICTED,
     IMPOSSIBLE,
+    LABELS,
+    LEGEND,
     NOT_REPRODUCED,
     NOT_RUN,
     OTHER_SIZE,
@@ -64,19 +67,14 @@ def tables(made) -> dict[str, Table]:
 
 def test_markdown_is_a_rectangle(tables) -> None:
     text = render(tables["table_1"], "md")
-    lines = [line for line in text.splitlines() if line.startswith("|")]
-    assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines} == {13}
-    assert lines[0] == (
-        "|  | Printed | As published | n | 95% interval | CV* | Verdict "
-        "| Corrected | n | 95% interval | CV* | Verdict |"
-    )
+    lines = [line for line in text.partition(f"### {VERDICTS}")[0].splitlines() if line.startswith("|")]
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines} == {8}
+    assert lines[0] == "|  | Printed | As published | n | 95% interval | CV* | Verdict |", "corrected was not run"
     fusion = next(line for line in lines if line.startswith("| Fusion, PPL"))
-    assert "| 5 |" in fusion and "2.152" in fusion and "undecided" in fusion
-    assert "not run: main" in fusion
-    assert fusion.split(" | ")[1].endswith("; impossible \\(corrected\\): below the floor 2.672"), (
-        "beside the printed number"
-    )
-    assert escape_markdown(RULES) in text
+    assert "| 5 |" in fusion and "2.152" in fusion and "[undecided](#verdicts)" in fusion
+    assert fusion.split(" | ")[1].endswith("; [impossible](#verdicts) \\(corrected\\): below the floor 2.672")
+    assert "Corrected: not run." in text and "<details><summary>" in text
+    assert all(f"| {label} |" in text for label in LABELS), "the legend"
 
 
 def test_tables_of_ours_have_no_printed_column(tables) -> None:
@@ -105,11 +103,10 @@ def test_latex_is_balanced_and_escaped(tables) -> None:
         assert not re.search(r"(?<!\\)[%#_]", body)
 
 
-def test_latex_tells_every_reason_once_below_the_table(tables) -> None:
+def test_latex_names_no_run_in_a_cell(tables) -> None:
     text = render(tables["table_1"], "latex")
-    body, notes = text.split(r"\end{longtable}")
-    assert "not run: main" not in body and "not run: baseline" not in body and "not run (1)" in body
-    assert notes.count("(1) not run: ") == 1
+    body, _ = text.split(r"\end{longtable}")
+    assert "not run: main" not in body and "not run: baseline" not in body
     # generated texts wrap
     texts = render(tables["table_5"], "latex")
     assert r"p{0.16\linewidth}" in texts and r"p{0.16\linewidth}" not in text
@@ -127,7 +124,8 @@ def test_words_of_a_manifest_are_characters(fmt: str) -> None:
     text = render_all([table_of(row, title=bad, notes=(bad,))], fmt, [bad])
     assert "script" in text and not re.search("[\x1b\u202e]", text)
     if fmt == "md":
-        assert not re.search(r"(?<!\\)(<|\]\()", text.replace("<br>", ""))
+        ours = r"</?(details|summary|ul|li|br)>|\]\(#verdicts\)"
+        assert not re.search(r"(?<!\\)(<|\]\()", re.sub(ours, "", text))
     if fmt == "latex":
         assert r"\input" not in text and not re.search(r"(?<!\\)\$x", text)
 
@@ -240,29 +238,52 @@ def hand_made() -> Table:
 
 
 def test_a_markdown_table_word_by_word() -> None:
-    ours = r"0.500 | 2 \(1,234 trials\) | \[0.125, 0.875\] | 12.3 \(5.7\) | reproduced; a finding"
+    ours = r"0.500 | 2 \(1,234 trials\) | \[0.125, 0.875\] | 12.3 \(5.7\) | [reproduced](#verdicts); a finding"
     columns = " | n | 95% interval | CV* | Verdict"
-    assert render_all([hand_made()], "md", ["one_note"]).split("\n") == [
+    text, _, legend = render_all([hand_made()], "md", ["one_note"]).partition(f"### {VERDICTS}\n")
+    assert text.split("\n") == [
         r"### T\_1 \& \[x\]",
         "",
         r"Ours, \*not\* theirs.",
         "",
         "|  | Printed | As published" + columns + " | Corrected" + columns + " |",
         "| --- | ---:" + " | ---: | ---: | :---: | ---: | ---" * 2 + " |",
-        rf"| A | −1.50 | {ours} |  |  |  |  | not run: x\\x07 |",
+        rf"| A | −1.50 | {ours} |  |  |  |  | [not run](#verdicts) \(1\) |",
         r"| **S\_1** |  |  |  |  |  |  |  |  |  |  |  |",
         rf"| \[B\] | 2 | — |  |  |  |  | {ours} |",
-        "| C | 3 | — |  |  |  |  |  |  |  |  | not run: y |",
-        "| **G** |  |  |  |  |  |  |  |  |  |  |  |",
-        "| 3 rows not run: gone. Printed: g0: 0; g1: 1; g2: 2 |  |  |  |  |  |  |  |  |  |  |  |",
+        "",
+        "<details><summary>4 rows not run</summary>",
+        "<ul>",
+        "<li>S_1: C: not run: y. Printed: 3</li>",
+        "<li>G: 3 rows not run: gone. Printed: g0: 0; g1: 1; g2: 2</li>",
+        "</ul>",
+        "</details>",
+        "",
+        r"\(1\) not run: x\\x07.",
         "",
         r"5% \& more",
         "",
         r"one\_note",
         "",
-        escape_markdown(RULES),
         "",
     ]
+    assert all(f"| {label} | {escape_markdown(meaning)} |" in legend for label, meaning in LEGEND.items())
+
+
+def test_a_reason_of_many_rows_is_told_once() -> None:
+    """Also where a check compared other numbers in each of them."""
+    words = ("not shown that it learns: 5 against 4", "not shown that it learns: 7 against 4", "not shown that: x")
+    cells = [Cell({1: 1.0}, 1.0, verdict=Verdict(CANNOT_DECIDE, why)) for why in words]
+    cells.append(Cell({1: 1.0}, 1.0, verdict=Verdict(OTHER_SIZE, "5 million")))
+    table = table_of(*(row_of(str(n), "1", None, cell) for n, cell in enumerate(cells)))
+    reasons: list[str] = []
+    _, lines = flat(table, reasons)
+    assert [line[-1] for line in lines] == [
+        "cannot decide (1)", "cannot decide (1)", "cannot decide (2)", "other size (3)",
+    ]  # fmt: skip
+    assert reasons == [
+        "cannot decide: not shown that it learns", "cannot decide: not shown that: x", "other size: 5 million",
+    ]  # fmt: skip
 
 
 def test_a_claim_s_verdict_tells_its_size() -> None:
@@ -291,13 +312,12 @@ def test_a_latex_table_line_by_line() -> None:
         rf"A & $-$1.50 & {ours} &  &  &  &  & not run (1) \\",
         r"\addlinespace \multicolumn{12}{l}{\emph{S\_1}} \\",
         rf"{{[B]}} & 2 & --- &  &  &  &  & {ours} \\",
-        r"C & 3 & --- &  &  &  &  &  &  &  &  & not run (2) \\",
+        r"C & 3 & --- &  &  &  &  &  &  &  &  & not run \\",
         r"\addlinespace \multicolumn{12}{l}{\emph{G}} \\",
         rf"\multicolumn{{12}}{{{wide % 0.95}}}{{3 rows not run: gone. Printed: g0: 0; g1: 1; g2: 2}} \\",
         r"\end{longtable}",
         r"\noindent 5\% \& more\par",
         r"\noindent (1) not run: x\textbackslash{}x07.\par",
-        r"\noindent (2) not run: y.\par",
         r"\endgroup",
     ]
 
@@ -456,9 +476,11 @@ def test_columns_of_long_words_wrap_and_others_do_not() -> None:
 
 
 def test_a_hole_that_occurs_twice_has_one_number() -> None:
-    holes = ("not run: x", "not run: y", "not run: x")
+    holes = ("not run: no x", "not run: no y", "not run: no x", "not run: a_run")
     rows = [row_of(hole, "1", None, Cell(hole=hole, verdict=Verdict(NOT_RUN))) for hole in holes]
     reasons: list[str] = []
     _, lines = flat(table_of(rows[0], row_of("r", "1", None, full_cell()), *rows[1:]), reasons)
-    assert [line[-1] for line in lines if "not run" in line[-1]] == ["not run (1)", "not run (2)", "not run (1)"]
-    assert reasons == ["not run: x", "not run: y"]
+    assert [line[-1] for line in lines if "not run" in line[-1]] == [
+        "not run (1)", "not run (2)", "not run (1)", "not run",
+    ]  # fmt: skip
+    assert reasons == ["not run: no x", "not run: no y"]
