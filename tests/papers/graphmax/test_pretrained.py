@@ -129,12 +129,3 @@ def test_a_head_with_a_bias_is_taken_where_it_may(tmp_path: Path) -> None:
         for place in range(4):
             hidden_BD, cache = backbone.step(backbone.embed(ids_BT[:, place]), cache)
             torch.testing.assert_close(backbone.head(hidden_BD), expected_BTV[:, place], atol=1e-5, rtol=1e-4)
-
-
-@pytest.mark.long
-def test_bad_input(tmp_path: Path) -> None:
-    words = ["experiment=graphmax/pretrained", *QUICK, f"output_root={tmp_path}"]
-    with pytest.raises(UserError, match=r"data\.tokenizer\.path=null: pass a folder"):
-        train(compose(words))
-    with pytest.raises(UserError, match="no tokenizer could be loaded"):
-        train(compose([*words, f"backbone.path={tmp_path}"]))

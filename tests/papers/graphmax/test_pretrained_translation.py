@@ -13,8 +13,6 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import (
     BartConfig,
     BartForConditionalGeneration,
-    GPT2Config,
-    GPT2LMHeadModel,
     MBart50Tokenizer,
     MBartConfig,
     MBartForConditionalGeneration,
@@ -25,8 +23,9 @@ from transformers import (
 
 from lit_ctg.config import compose
 from lit_ctg.data.huggingface_tokenizer import HuggingFaceTokenizer
+from lit_ctg.data.tokenizer import WordTokenizer
 from lit_ctg.errors import UserError
-from lit_ctg.papers.graphmax import GraphmaxRule
+from lit_ctg.papers.graphmax import VariantRule
 from lit_ctg.papers.graphmax.translation import PretrainedTranslationModule, _first
 from lit_ctg.run.build import build_datamodule, build_model
 from lit_ctg.run.train import train
@@ -110,7 +109,7 @@ def test_scores_and_translations_are_the_models_own(saved) -> None:
         forced = {"forced_bos_token_id": engine.bos_token_id} if "/bart" in path else forced
         theirs_T = network.generate(**source, **forced, max_new_tokens=9, num_beams=1, do_sample=False)[0]
         expected = [number for number in theirs_T.tolist() if number not in module.silent]
-        for rule in (None, GraphmaxRule(module.graph, 0.0)):
+        for rule in (None, VariantRule(module.variants["graphmax"], 0.0)):
             found = module.translate(*given, rule, max_new_tokens=10 - len(module.decoder_start))[b]
             assert found == expected and found
         target = batch["target_ids_BT"][b][batch["mask_target_BT"][b]].tolist()
@@ -142,6 +141,10 @@ def test_languages_stand_where_the_model_has_them(tmp_path: Path) -> None:
         _first(module.network, words.engine, None)
     with pytest.raises(UserError, match="has no language 'es': use its own codes"):
         PretrainedTranslationModule(vocabulary=words, path=path, source_language="es")
+    with pytest.raises(UserError, match="needs its own tokenizer"):
+        PretrainedTranslationModule(vocabulary=WordTokenizer(), path=path)
+    with pytest.raises(UserError, match="no encoder-decoder"):
+        PretrainedTranslationModule(vocabulary=words, path=str(tmp_path / "none"))
     module.network.resize_token_embeddings(len(words) - 1)
     module.network.save_pretrained(tmp_path)
     with pytest.raises(UserError, match=f"has {len(words) - 1} tokens, its tokenizer {len(words)}: not a pair"):
@@ -159,17 +162,3 @@ def test_translation_without_training(saved, regime, tmp_path: Path) -> None:
     for name in ("val/perplexity", "bleu/softmax", "bleu/graphmax"):
         assert math.isfinite(record["metrics"][name]["value"]), name
     assert not list(tmp_path.rglob("*.ckpt"))
-
-
-@pytest.mark.long
-def test_bad_input(tmp_path: Path) -> None:
-    path = save("bart", tmp_path / "bart")
-    with pytest.raises(UserError, match="knows no languages"):
-        train(compose([*QUICK, f"model.path={path}", "model.target_language=en_XX", f"output_root={tmp_path}"]))
-    data = build_datamodule(compose(["experiment=graphmax/translation", "size=smoke"]))
-    with pytest.raises(UserError, match="tokenizer=huggingface"):
-        build_model(compose([*QUICK, f"model.path={path}"]), data)
-    config = GPT2Config(vocab_size=300, n_positions=8, n_embd=8, n_layer=1, n_head=1)
-    GPT2LMHeadModel(config).save_pretrained(tmp_path / "bart")
-    with pytest.raises(UserError, match="no encoder-decoder"):
-        train(compose([*QUICK, f"model.path={path}", f"output_root={tmp_path}"]))

@@ -12,7 +12,6 @@ import torch
 from lit_ctg.errors import UserError
 from lit_ctg.papers.graphmax import CooccurrenceGraph, NotConverged, certify, graphmax
 from lit_ctg.papers.graphmax.equation import warn_uncertified
-from lit_ctg.papers.graphmax.graph import GraphOperator
 from lit_ctg.papers.graphmax.published import AlgorithmOne
 from lit_ctg.papers.graphmax.solver import Solution, _Point, _Rows, solve, solve_carefully
 
@@ -23,48 +22,16 @@ def total_variation(a: torch.Tensor | np.ndarray, b: torch.Tensor | np.ndarray) 
     return float(np.abs(np.asarray(a) - np.asarray(b)).sum(axis=-1).max() / 2)
 
 
-def assert_random_graphs_agree(slow, numbers: range) -> None:
-    for number in numbers:
-        rng = np.random.default_rng(number)
-        size = int(rng.integers(2, 50))
-        graph = CooccurrenceGraph.from_matrix(slow.random_matrix(rng, size))
-        z = np.tile(rng.normal(0, rng.uniform(0.1, 4), size), (3, 1))
-        dtype = (torch.float32, torch.float64)[number % 2]
-        logits = torch.from_numpy(z).to(dtype)
-        # few hubs, so that extras, lump and full products are used as on a large vocabulary
-        operator = GraphOperator.from_scipy(graph.matrix, hubs=int(rng.integers(1, size + 1))).like(logits)
-        strength = torch.tensor(STRENGTHS, dtype=dtype)[:, None]
-        found = solve(operator, logits, strength, tol=1e-6, max_iterations=60)
-        where = f"graph {number} of {size} tokens"
-        assert ((found.gap_B >= 0) & (found.gap_B <= 1e-6)).all(), (where, found.gap_B)
-        again = certify(found.log_probs_BV, logits, graph, torch.tensor(STRENGTHS))
-        assert ((again >= 0) & (again <= 2e-6)).all(), (where, again)
-        probs = found.log_probs_BV.exp()
-        np.testing.assert_allclose(probs.sum(dim=-1), 1, atol=1e-6)
-        matrix = graph.matrix.toarray().astype(float)
-        best = [slow.solve(logits[0].double().numpy(), matrix, value) for value in STRENGTHS]
-        assert total_variation(probs.double(), np.stack(best)) < 1e-3, where
-
-
-def test_random_graphs_agree_with_newton_in_float64(slow, arithmetic) -> None:
-    assert_random_graphs_agree(slow, range(60))
-
-
-@pytest.mark.long
-def test_hundreds_of_random_graphs_agree_with_newton_in_float64(slow, arithmetic) -> None:
-    assert_random_graphs_agree(slow, range(60, 300))
-
-
-@pytest.mark.slow
-def test_a_thousand_random_graphs_agree_with_newton_in_float64(slow, arithmetic) -> None:
-    assert_random_graphs_agree(slow, range(300, 1300))
-
-
 def test_the_optimum_is_the_lowest_point(slow) -> None:
     rng = np.random.default_rng(11)
     matrix = slow.random_matrix(rng, 12)
     graph = CooccurrenceGraph.from_matrix(matrix)
     z = rng.normal(0, 2, 12)
+    # without edges M is the identity, a ridge; in the second case low logits keep their small mass
+    for numbers, strength in (([3.0, 1.0, 0.0, -1.0], 1.0), ([3.0, -9.0, -12.0, -20.0], 1e-3)):
+        logits = torch.tensor(numbers, dtype=torch.float64)
+        x = graphmax(logits, CooccurrenceGraph.from_matrix(sp.csr_array((4, 4))), strength, tol=1e-14).probs_BV
+        np.testing.assert_allclose(x, (logits - 2 * strength * x).softmax(dim=-1), rtol=1e-5, atol=1e-12)
     x = graphmax(torch.from_numpy(z), graph, 2.0, tol=1e-12).probs_BV.numpy()
     matrix = graph.matrix.toarray().astype(float)
     best = slow.objective(x, z, matrix, 2.0)
@@ -144,29 +111,17 @@ def wide_graph() -> CooccurrenceGraph:
 
 @pytest.mark.parametrize("rows", [1, 2, 17])
 def test_a_hub_of_many_words_in_a_batch(wide_graph, rows, arithmetic) -> None:
+    x = torch.rand(rows, wide_graph.vocab_size, generator=torch.Generator().manual_seed(0))
+    expected, found = (wide_graph.operator(part).product(part) for part in (x.double(), x))
+    assert found.dtype == torch.float32
+    # summed in float64: (I - A~) x and M x are rounded once each
+    np.testing.assert_allclose(found, expected, atol=3e-7 * float(expected.abs().max()))
+    assert (found[:, 0].double() - expected[:, 0]).abs().max() < 3e-7 * expected[:, 0].abs().max()
     logits = torch.randn(rows, wide_graph.vocab_size, generator=torch.Generator().manual_seed(0))
     logits[0, 0] = 1000.0
     logits[-1, :3] = 12.0
     result = graphmax(logits, wide_graph, strict=True)
     assert_bounds(result, logits, wide_graph, 1.0)
-
-
-def test_products_are_summed_in_float64(wide_graph, arithmetic) -> None:
-    x = torch.rand(3, wide_graph.vocab_size, generator=torch.Generator().manual_seed(0))
-    expected = wide_graph.operator(x.double()).product(x.double())
-    found = wide_graph.operator(x).product(x)
-    assert found.dtype == torch.float32
-    # (I - A~) x and M x are rounded once each
-    np.testing.assert_allclose(found, expected, atol=3e-7 * float(expected.abs().max()))
-    assert (found[:, 0].double() - expected[:, 0]).abs().max() < 3e-7 * expected[:, 0].abs().max()
-
-
-def test_a_shift_of_the_logits_changes_nothing(zipf_graph, zipf_logits) -> None:
-    # a power of two apart from which every sum is exact in float64
-    logits = zipf_logits.double()
-    plain = graphmax(logits, zipf_graph, tol=1e-10)
-    for shift in (1000, -5000):
-        assert total_variation(graphmax(logits + shift, zipf_graph, tol=1e-10).probs_BV, plain.probs_BV) < 1e-5
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
@@ -197,12 +152,14 @@ def test_batch_equals_single_and_leading_shapes_are_kept(zipf_graph, zipf_logits
         assert total_variation(alone.probs_BV, result.probs_BV.reshape(12, -1)[row]) < 2 * (1e-6 / 2) ** 0.5
 
 
-def test_permuting_the_vocabulary_permutes_the_result(zipf_graph, zipf_logits) -> None:
+def test_permuting_the_vocabulary_permutes_the_result_and_a_shift_changes_nothing(zipf_graph, zipf_logits) -> None:
     order = torch.randperm(zipf_graph.vocab_size, generator=torch.Generator().manual_seed(1)).numpy()
     permuted = CooccurrenceGraph.from_matrix(zipf_graph.matrix[order][:, order])
     logits = zipf_logits.double()
     plain = graphmax(logits, zipf_graph, tol=1e-10).probs_BV
     assert total_variation(graphmax(logits[:, order], permuted, tol=1e-10).probs_BV, plain[:, order]) < 2e-5
+    for shift in (1000, -5000):
+        assert total_variation(graphmax(logits + shift, zipf_graph, tol=1e-10).probs_BV, plain) < 1e-5
 
 
 def test_a_warm_start_reaches_the_same_optimum(zipf_graph, zipf_logits) -> None:
@@ -229,13 +186,6 @@ def test_full_newton_takes_over_where_the_model_steps_end(zipf_graph, zipf_logit
     assert (certify(result.log_probs_BV, zipf_logits, zipf_graph, 100.0) <= 2e-6).all()
     # products inside the conjugate gradients are counted
     assert (result.products_B > result.iterations_B).any()
-
-
-def test_what_is_not_certified_says_so(zipf_graph, zipf_logits) -> None:
-    hasty = graphmax(zipf_logits, zipf_graph, 10.0, tol=1e-9, max_iterations=1)
-    assert not hasty.converged_B.all() and (hasty.gap_B[~hasty.converged_B] > 1e-9).all()
-    with pytest.raises(NotConverged, match=r"certified \d+ of 12 rows.*gap of .* nats"):
-        graphmax(zipf_logits, zipf_graph, 10.0, tol=1e-9, max_iterations=1, strict=True)
 
 
 def test_a_careful_solution_is_ten_times_as_exact_and_adds_its_cost(zipf_graph, zipf_logits) -> None:
@@ -325,16 +275,6 @@ def test_the_same_on_a_gpu(zipf_graph, zipf_logits, strength) -> None:
     assert (gradient.cpu() - expected).norm() < 1e-2 * expected.norm()
 
 
-def test_an_empty_graph_leaves_a_ridge() -> None:
-    # without edges M is the identity: the penalty pulls towards the uniform distribution
-    graph = CooccurrenceGraph.from_matrix(sp.csr_array((4, 4)))
-    # the second: low logits keep their small mass
-    for numbers, strength in (([3.0, 1.0, 0.0, -1.0], 1.0), ([3.0, -9.0, -12.0, -20.0], 1e-3)):
-        logits = torch.tensor(numbers, dtype=torch.float64)
-        x = graphmax(logits, graph, strength, tol=1e-14).probs_BV
-        np.testing.assert_allclose(x, (logits - 2 * strength * x).softmax(dim=-1), rtol=1e-5, atol=1e-12)
-
-
 def test_a_certificate_is_of_the_normalised_distribution_and_masked_tokens_have_no_mass() -> None:
     graph = CooccurrenceGraph.from_matrix(np.array([[0, 0.5, 0.5], [0.25, 0, 0], [1, 0, 0]]))
     logits = torch.tensor([[1.0, 0.0, -2.0], [0.5, 0.0, float("-inf")]], dtype=torch.float64)
@@ -345,19 +285,14 @@ def test_a_certificate_is_of_the_normalised_distribution_and_masked_tokens_have_
     # any mass on a masked token: the distribution is not one of the problem's
     spread = torch.tensor([[0.5, 0.3, 0.2]] * 2, dtype=torch.float64).log()
     assert certify(spread, logits, graph).isinf().tolist() == [False, True]
-
-
-def test_a_certificate_wants_tensors_that_fit() -> None:
-    graph = CooccurrenceGraph.from_matrix(np.eye(3)[[1, 2, 0]])
-    logits = torch.zeros(2, 3)
-    for log_probs, given, message in (
-        (logits, [[0.0] * 3] * 2, "torch tensor of floating-point numbers, not a list"),
-        (logits, logits.long(), "not a tensor of torch.int64"),
-        ([[0.0] * 3] * 2, logits, r"the logits' shape \(2, 3\), not list"),
-        (logits[:1], logits, r"the logits' shape \(2, 3\), not \(1, 3\)"),
+    for given, scores, message in (
+        (spread, logits.tolist(), "not a list"),
+        (spread, logits.long(), "not a tensor of torch.int64"),
+        (spread.tolist(), logits, r"shape \(2, 3\), not list"),
+        (spread[:1], logits, r"shape \(2, 3\), not \(1, 3\)"),
     ):
         with pytest.raises(UserError, match=message):
-            certify(log_probs, given, graph)  # type: ignore[arg-type]
+            certify(given, scores, graph)
 
 
 def test_rows_that_are_no_optimum_are_counted_and_the_worst_is_told() -> None:
@@ -379,37 +314,27 @@ def test_rows_that_are_no_optimum_are_counted_and_the_worst_is_told() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warn_uncertified(found, "here")
-
-
-def test_the_paper_s_own_solver_has_no_gradient() -> None:
-    graph = CooccurrenceGraph.from_matrix(np.eye(3)[[1, 2, 0]])
-    logits = torch.tensor([[3.0, 0.0, -3.0]], requires_grad=True)
+    # the paper's own solver has no gradient
     solver = AlgorithmOne(step_size=0.02, steps=3, threshold=0.02, sort="descending", log_floor=1e-12)
-    assert not graphmax(logits, graph, solver=solver).probs_BV.requires_grad
+    assert not graphmax(logits.requires_grad_(), graph, solver=solver).probs_BV.requires_grad
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"logits": [[0.0, 1, 2]]}, "a torch tensor of floating-point numbers, not a list"),
-        ({"logits": np.zeros((2, 3))}, "not a ndarray: use torch.as_tensor"),
-        ({"logits": torch.zeros(2, 3, dtype=torch.long)}, "not a tensor of torch.int64"),
         ({"logits": torch.zeros(2, 5)}, "do not fit a scene graph of 3 tokens"),
         ({"logits": torch.tensor([[0.0, 1, 2], [0, float("nan"), 1]])}, "NaN logits in row 1"),
         ({"logits": torch.full((1, 3), float("-inf"))}, "all logits are -inf"),
         ({"logits": torch.tensor([[0.0, float("inf"), 1]])}, r"a logit is \+inf"),
         ({"strength": -0.5}, "number >= 0, not -0.5"),
-        ({"strength": float("nan")}, "number >= 0"),
         ({"strength": float("inf")}, "number >= 0"),
-        ({"logits": torch.zeros(3, 3), "strength": torch.ones(2)}, "2 strengths for 3 rows"),
         ({"warm_start_BV": torch.full((2, 3), float("nan"))}, "without NaN"),
         ({"strength": torch.ones(3)}, "3 strengths for 2 rows"),
-        ({"tol": 0.0}, "tol > 0"),
-        ({"tol": float("nan")}, "tol > 0"),
-        ({"max_iterations": 0}, "max_iterations >= 1"),
-        ({"solver": "certifid"}, "did you mean 'certified'"),
-        ({"solver": "published"}, r"pass solver=AlgorithmOne\(step_size=\.\.\., .*model\.output=algorithm_one"),
-        ({"solver": "algorithm_one"}, r"pass solver=AlgorithmOne\("),
+        ({"tol": 0.0}, "tol"),
+        ({"max_iterations": 0}, "max_iterations"),
+        ({"solver": "certifid"}, "solver.*certified"),
+        ({"solver": "published"}, r"solver.*AlgorithmOne"),
         ({"warm_start_BV": torch.zeros(2, 2)}, "warm start"),
         ({"edge_weights_E": torch.zeros(7)}, "edge weights for a scene graph of 1 edges"),
     ],

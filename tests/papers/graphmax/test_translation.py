@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from lit_ctg.core.causality_probe import probe
 from lit_ctg.data.tokenizer import WordTokenizer
 from lit_ctg.errors import UserError
-from lit_ctg.papers.graphmax import CooccurrenceGraph, GraphmaxRule, VariantRule
+from lit_ctg.papers.graphmax import CooccurrenceGraph, VariantRule
 from lit_ctg.papers.graphmax.translation import GraphmaxTranslationModule
 from lit_ctg.papers.graphmax.translation_corpus import TranslationDataModule
 
@@ -79,6 +79,12 @@ def test_the_network_and_its_training_are_as_asked(corpus) -> None:
     assert {(group["weight_decay"], one.ndim > 1) for group in groups for one in group["params"]} == {
         (0.25, True), (0.0, False)}  # fmt: skip
     assert made["lr_scheduler"]["scheduler"].get_last_lr() == [0.0025] * 2, "the first of two steps of warm-up"
+    with pytest.raises(UserError, match="counted from the data module"):
+        make(corpus).graph  # noqa: B018
+    bare = WordTokenizer(specials=["<unk>"])
+    bare.train(["a b"])
+    with pytest.raises(UserError, match="<pad>, <bos> and <eos>"):
+        GraphmaxTranslationModule(vocabulary=bare, learning_rate=1e-3)
 
 
 def test_scores_padding_and_causality(trained, corpus) -> None:
@@ -109,8 +115,8 @@ def test_greedy_translation_restated(trained, corpus) -> None:
     batch = corpus.train_dataloader().dataset[0, 0]
     source, mask = batch["source_ids_BS"][:3], batch["mask_source_BS"][:3]
     vocabulary = corpus.vocabulary
-    rule = GraphmaxRule(trained.graph, 2.0)
-    for given in (None, GraphmaxRule(trained.graph, 0.0), rule):
+    rule = VariantRule(trained.variants["graphmax"], 2.0)
+    for given in (None, VariantRule(trained.variants["graphmax"], 0.0), rule):
         found = trained.translate(source, mask, given, max_new_tokens=10)
         for b, row in enumerate(found):
             ids = [vocabulary.bos_id]
@@ -135,18 +141,10 @@ def test_rules_work_in_beam_search(trained, corpus) -> None:
     theirs = trained.eval().network.generate(source, **own, do_sample=False).tolist()
     assert plain == [[number for number in row if number not in trained.silent] for row in theirs]
     assert plain != trained.translate(source, mask, max_new_tokens=8), "more than greedy"
-    assert plain == trained.translate(source, mask, GraphmaxRule(trained.graph, 0.0), beams=3, max_new_tokens=8)
+    none = VariantRule(trained.variants["graphmax"], 0.0)
+    assert plain == trained.translate(source, mask, none, beams=3, max_new_tokens=8)
     strong = VariantRule(trained.variants["successor_divergence"], 1e5)
     bigrams = trained.graph.matrix.toarray() > 0
     for row in trained.translate(source, mask, strong, beams=3, max_new_tokens=8):
         # the decoder's prefix is what the rule sees: every pair is one of the target language
         assert all(bigrams[a, b] for a, b in itertools.pairwise(row) if bigrams[a].any())
-
-
-def test_bad_input(corpus) -> None:
-    bare = WordTokenizer(specials=["<unk>"])
-    bare.train(["a b"])
-    with pytest.raises(UserError, match="<pad>, <bos> and <eos>"):
-        GraphmaxTranslationModule(vocabulary=bare, learning_rate=1e-3)
-    with pytest.raises(UserError, match="counted from the data module"):
-        make(corpus).graph  # noqa: B018

@@ -75,7 +75,14 @@ def test_own_files_are_own_splits(tmp_path: Path) -> None:
     assert splits["train.target"]["documents"] == 30, "the pair that is tested on is not trained on"
 
 
-def test_a_test_file_without_a_validation_file_is_tested_on(tmp_path: Path) -> None:
+def test_splits_without_files_are_cut_from_the_others(tmp_path: Path) -> None:
+    write(tmp_path / "only", "newsdev2016", PAIRS)
+    splits = module(tmp_path, root=tmp_path / "only").prepare().meta["splits"]
+    assert [splits[f"{name}.source"]["documents"] for name in ("train", "val", "test")] == [40, 5, 5]
+    write(tmp_path / "valid", "train", PAIRS[:30])
+    write(tmp_path / "valid", "valid", PAIRS[30:])
+    data = module(tmp_path, root=tmp_path / "valid", vocabulary_splits=("train", "val"))
+    assert read_back(data, data.test_dataloader()) == [f"n{n}" for n in range(30, 50)]
     write(tmp_path / "text", "train", PAIRS[:40])
     write(tmp_path / "text", "test", PAIRS[40:])
     data = module(tmp_path, vocabulary_splits=("train", "val", "test"))
@@ -96,19 +103,6 @@ def test_processes_share_the_batches(tmp_path: Path) -> None:
     assert len(found["train", 0]) == len(found["train", 1]), "as many steps in both"
     for name, part in (("val", range(40, 45)), ("test", range(45, 50))):
         assert sorted(found[name, 0] + found[name, 1]) == [f"n{n}" for n in part]
-
-
-def test_without_a_test_file_the_validation_part_is_tested_on(tmp_path: Path) -> None:
-    write(tmp_path / "text", "train", PAIRS[:30])
-    write(tmp_path / "text", "valid", PAIRS[30:])
-    data = module(tmp_path, vocabulary_splits=("train", "val"))
-    assert read_back(data, data.test_dataloader()) == [f"n{n}" for n in range(30, 50)]
-
-
-def test_the_only_pair_of_files_is_cut(tmp_path: Path) -> None:
-    write(tmp_path / "text", "newsdev2016", PAIRS)
-    splits = module(tmp_path).prepare().meta["splits"]
-    assert [splits[f"{name}.source"]["documents"] for name in ("train", "val", "test")] == [40, 5, 5]
 
 
 def test_hub_rows(network, tmp_path: Path, monkeypatch) -> None:

@@ -120,19 +120,12 @@ def test_translations_are_as_asked_and_samples_are_of_the_last_run(setting):
     ]
     assert found.results["bleu/graphmax"]["ci95"] is None, "of one resample"
     assert (found.results["zero/softmax"]["unit"], found.results["bleu/softmax"]["unit"]) == ("rate", "BLEU, 0 to 1")
-
-
-def test_case_counts_where_the_tokenizer_keeps_it(setting):
-    found = trial(lower=False)
-    found.run(*setting)
-    assert found.results["bleu/softmax"]["value"] < 1.0
-
-
-def test_only_so_many_sentences(setting):
-    found = trial(sentences=1)
-    found.run(*setting)
-    assert found.results["bleu/graphmax"]["n"] == 1
-    assert found.results["bleu/graphmax"]["value"] == pytest.approx(1.0)
+    # case counts where the tokenizer keeps it; only so many sentences
+    cased, one = trial(lower=False), trial(sentences=1)
+    for made in (cased, one):
+        made.run(module, corpus)
+    assert cased.results["bleu/softmax"]["value"] < 1.0
+    assert (one.results["bleu/graphmax"]["n"], one.results["bleu/graphmax"]["value"]) == (1, pytest.approx(1.0))
 
 
 def test_it_runs_in_validate_only_and_on_translation_models_only(setting, module):
@@ -149,19 +142,9 @@ def test_it_runs_in_validate_only_and_on_translation_models_only(setting, module
     found.setup(trainer, setting[0], "fit")
     with pytest.raises(UserError, match="model=graphmax/translation"):
         found.setup(trainer, module, "fit")
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"methods": {"none": {"variant": None}}}, "methods has no method"),
-        ({"methods": {"graphmax": {"variant": "graphmax"}}}, "add softmax"),
-    ],
-)
-def test_a_mistake_is_told_when_the_callback_is_built(changes, message):
-    with pytest.raises(UserError, match=message) as raised:
-        trial(**changes)
-    assert str(raised.value).startswith("callback.graphmax_translation") and "\n" not in str(raised.value)
+    for methods in ({"none": {"variant": None}}, {"graphmax": {"variant": "graphmax"}}):
+        with pytest.raises(UserError, match=r"^callback\.graphmax_translation\.methods[^\n]*$"):
+            trial(methods=methods)
 
 
 WORDS = WordTokenizer(lower=True, eol=None, specials=("<unk>", "<pad>", "<bos>", "<eos>"))
@@ -275,25 +258,14 @@ def test_a_translation_ends_where_the_decoders_positions_do(translator, monkeypa
     given = batch["source_ids_BS"], batch["mask_source_BS"], Never()
     assert [len(row) for row in translator.translate(*given, max_new_tokens=99)] == [15, 15]
     assert [len(row) for row in translator.translate(*given, max_new_tokens=4)] == [4, 4]
-
-
-def test_translations_are_made_without_dropout_and_the_module_trains_on():
-    torch.manual_seed(3)
-    module = GraphmaxTranslationModule(vocabulary=WORDS, dim=16, layers=1, heads=2, feedforward_dim=32, dropout=0.9,
-                                       max_length=16, learning_rate=1e-3)  # fmt: skip
-    with torch.no_grad():
-        module.network.get_output_embeddings().weight.normal_()
-    (batch,) = Pairs(size=3).batches()
-    given = batch["source_ids_BS"], batch["mask_source_BS"]
-    expected = module.eval().translate(*given)
-    assert module.train().translate(*given) == expected and module.training
-
-
-@pytest.mark.parametrize("config", [SimpleNamespace(), SimpleNamespace(max_position_embeddings=None)])
-def test_positions_that_a_network_does_not_state_are_no_limit(translator, monkeypatch, config):
-    """As T5 has none."""
-    monkeypatch.setattr(translator.network, "config", config)
-    assert translator.positions >= 1_000_000
+    # without dropout, and the module trains on
+    monkeypatch.setattr(translator.network.config, "dropout", 0.9)
+    expected = translator.eval().translate(*given[:2])
+    assert translator.train().translate(*given[:2]) == expected and translator.training
+    # positions that a network does not state are no limit, as of T5
+    for config in (SimpleNamespace(), SimpleNamespace(max_position_embeddings=None)):
+        monkeypatch.setattr(translator.network, "config", config)
+        assert translator.positions >= 1_000_000
 
 
 def test_the_interval_is_over_sentences_of_any_length():
@@ -331,23 +303,19 @@ def test_the_change_is_paired_by_sentence(translator):
     assert found["nll/m_change"]["n"] == 12
 
 
-def test_neither_batch_size_nor_order_matters(translator):
+def test_neither_batch_size_nor_order_matters_and_strength_zero_is_softmax(translator):
     methods = {name: {"variant": name} for name in ("graphmax", "successor_divergence", "sparsemax")}
+    methods |= {f"{name}_0": {"variant": name, "strength": 0.0} for name in ("graphmax", "successor_divergence")}
     first = likelihood(translator, Pairs(2), methods)
+    for name in ("graphmax_0", "successor_divergence_0"):
+        assert first[f"nll/{name}"] == first["nll/softmax"]
+        assert first[f"nll/{name}_change"]["value"] == 0.0 and first[f"nll/{name}_change"]["ci95"] == [0.0, 0.0]
     for other in (Pairs(1), Pairs(3, (2, 0, 1))):
         again = likelihood(translator, other, methods)
         for name in (name for name in first if not name.startswith("bleu")):
             assert again[name]["value"] == pytest.approx(first[name]["value"], abs=1e-3 if "graphmax" in name else 1e-5)
             assert again[name]["ci95"] == pytest.approx(first[name]["ci95"], abs=1e-2 if "graphmax" in name else 1e-4)
             assert again[name]["n"] == first[name]["n"]
-
-
-def test_strength_zero_is_softmax_exactly(translator):
-    methods = {name: {"variant": name, "strength": 0.0} for name in ("graphmax", "successor_divergence")}
-    found = likelihood(translator, Pairs(), methods)
-    for name in methods:
-        assert found[f"nll/{name}"] == found["nll/softmax"]
-        assert found[f"nll/{name}_change"]["value"] == 0.0 and found[f"nll/{name}_change"]["ci95"] == [0.0, 0.0]
 
 
 def test_zeros_are_counted_and_not_infinite(translator):

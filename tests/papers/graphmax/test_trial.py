@@ -57,6 +57,15 @@ def test_a_number_is_the_mean_over_folds_with_its_interval(scene, published, mod
     assert "others/all_change" not in found.results
     assert [sample["text"] for sample in found.samples] == ["shop 0", "shop 1", "shop 2"]
     json.dumps(found.results)
+    # a picture is made of the first fold
+    found = trial(scene, published, parts={"picture": Count(first_fold_only=True)})
+    found.run(module, vocabulary)
+    assert (found.results["held/first"]["value"], found.results["held/first"]["ci95"]) == (4.0, None)
+    assert len(found.samples) == 1
+    # an infinite number has no interval
+    numbers = [Measure(value, "nats", "lower", 1, "b") for value in (1.0, math.inf)]
+    results = summarize_folds({"a": numbers, "b": [Measure(value, "nats", "lower", 1) for value in (1.0, 2.0)]})
+    assert results["a"].value == math.inf and results["a"].ci95 is None and results["a_change"].ci95 is None
 
 
 class Keep(Count):
@@ -82,15 +91,8 @@ def test_of_the_test_split_a_model_trained_on_the_rest_is_tried(scene, published
     data.documents = lambda split: [*shop.documents("train"), SimpleNamespace(text=REVIEWS[7])]
     with pytest.raises(UserError, match=r"scenes.shop: the language model is trained on 1 of its 4 held-out reviews"):
         found.setup(trainer, module, "fit")
-    with pytest.raises(UserError, match="held_out=val: pass one of train, test"):
-        trial(scene, published, held_out="val")
-
-
-def test_a_picture_is_made_of_the_first_fold(scene, published, module, vocabulary):
-    found = trial(scene, published, parts={"picture": Count(first_fold_only=True)})
-    found.run(module, vocabulary)
-    assert found.results["held/first"]["value"] == 4.0 and found.results["held/first"]["ci95"] is None
-    assert len(found.samples) == 1
+    with pytest.raises(UserError, match="published"):
+        trial(scene, None)
 
 
 class Scale(Count):
@@ -106,13 +108,6 @@ def test_references_need_no_model(scene, published, vocabulary):
     assert set(results) == {"reference/shop/held"}, "parts without references are left out"
     assert results["reference/shop/held"]["folds"] == [4.0, 3.0, 3.0]
     assert results["reference/shop/held"]["ci95"] == pytest.approx(t_interval([4.0, 3.0, 3.0]))
-
-
-def test_an_infinite_number_has_no_interval():
-    folds = [Measure(value, "nats", "lower", 1, "b") for value in (1.0, math.inf)]
-    base = [Measure(value, "nats", "lower", 1) for value in (1.0, 2.0)]
-    results = summarize_folds({"a": folds, "b": base})
-    assert results["a"].value == math.inf and results["a"].ci95 is None and results["a_change"].ci95 is None
 
 
 def test_it_runs_in_validate_only(scene, published, module, vocabulary):
@@ -177,17 +172,6 @@ def test_rows_that_are_not_certified_are_counted_and_told(scene, published, modu
     assert found.results["certified/shop/graphmax"]["value"] == 0.75
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"published": None}, "published is missing"),
-    ],
-)
-def test_a_mistake_is_told_when_the_trial_is_built(scene, published, changes, message):
-    with pytest.raises(UserError, match=message):
-        trial(scene, **{"published": published, **changes})
-
-
 def test_what_does_not_fit_is_told_before_training(scene, published, module, vocabulary):
     found = trial(scene, published)
     trainer = SimpleNamespace(datamodule=SimpleNamespace(vocabulary=vocabulary))
@@ -209,8 +193,6 @@ def test_what_does_not_fit_is_told_before_training(scene, published, module, voc
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("folds=abc", "folds=abc: pass"),
-        ("parts.generation.prompt_tokens=0", "prompt_tokens=0"),
         ("parts.generation.sampler.top_p=2", "top_p=2"),
         ("parts.likelihood.variants.graphmax.strengths=[-1]", "strengths.0.=-1: pass"),
         ("parts.likelihood.variants.graphmax.variant=grafmax", "did you mean 'graphmax'"),
@@ -235,8 +217,3 @@ def test_the_trial_reads_what_comes_before_the_models_output_layer() -> None:
             return GraphmaxOutput(logits_BTV.softmax(-1).log(), logits_BTV, logits_BTV)
 
     assert torch.equal(logits_of(Module(), [[1, 2]], 3), torch.arange(5.0).expand(1, 3, 5))
-
-
-def test_every_fold_draws_texts_of_its_own(folds) -> None:
-    seeds = [fold.text_seed for fold in folds]
-    assert len(set(seeds)) == len(seeds) and seeds == [fold.text_seed for fold in folds]

@@ -23,7 +23,6 @@ from lit_ctg.papers.graphmax.trial_parts import (
     own_nll,
     without_end,
 )
-from lit_ctg.papers.graphmax.variant import VariantRule
 
 METHODS = {
     "softmax": {"variant": "softmax"},
@@ -51,6 +50,10 @@ def test_continuations_keep_their_prompt_and_share_their_noise(folds, module):
     same = sampler(methods={"g": {"variant": "graphmax", "strength": 0.0}})
     assert same.continue_ids(folds[0], module, "g", prompts, 4) == plain
     assert sampler().continue_ids(folds[0], module, "graphmax", prompts, 4) != plain
+    # folds draw apart
+    other = sampler().continue_ids(folds[1], module, "softmax", prompts * 4, 5)
+    drawn = sampler().continue_ids(folds[0], module, "softmax", prompts * 4, 5)
+    assert sum(a == b for a, b in zip(drawn, other, strict=True)) < 6
 
 
 def test_what_is_drawn_hangs_on_seed_temperature_and_nucleus(folds, module):
@@ -143,6 +146,11 @@ def test_copying_the_graph_has_more_of_its_bigrams(folds, module):
     assert numbers["bleu_sampled/shop/copy/precision_2"].value < precision["copy"]
     assert {sample["method"] for sample in samples} == set(METHODS)
     assert all(sample["text"] and sample["prompt"] not in ("", sample["text"]) for sample in samples)
+    assert {number.version for number in numbers.values()} == {GENERATED}
+    # the first fold alone shows texts
+    first, again = part().measure(folds[1], module), part().measure(folds[1], module)
+    assert first == again and first[1] == []
+    assert all(math.isfinite(number.value) for number in first[0].values())
 
 
 def test_real_reviews_and_ngram_models_give_a_scale(folds):
@@ -153,7 +161,7 @@ def test_real_reviews_and_ngram_models_give_a_scale(folds):
     )
     assert real["bleu_2"] > 1.3 * unigram["bleu_2"] > 0 and real["perplexity_judge"] < 0.7 * unigram["perplexity_judge"]
     assert unigram["precision_2"] < bigram["precision_2"] < trigram["precision_2"]
-    assert all(measure.base is None for measure in found.values())
+    assert all((measure.base, measure.version) == (None, 1) for measure in found.values())
     again = part(texts=40, new_tokens=6).references(folds[0])
     assert {name: m.value for name, m in again.items()} == {name: m.value for name, m in found.items()}
     with pytest.raises(UserError, match="lower prompt_tokens"):
@@ -171,18 +179,6 @@ def test_an_ngram_model_writes_what_it_counted():
     drawn = [row[0] for row in ngram_texts(model, [[1]] * 4000, 1, top_p=1.0, rng=rng)]
     expected = model.probs(torch.tensor([[1]]))[0]
     np.testing.assert_allclose(np.bincount(drawn, minlength=5) / 4000, expected, atol=0.03)
-
-
-def test_prompts_do_not_count(folds, module):
-    class Silent(type(module)):
-        def step(self, ids_B1, state):
-            # always <unk>, which no review has
-            scores = torch.full((len(ids_B1), len(self.table)), -30.0)
-            scores[:, 0] = 30.0
-            return scores, state
-
-    numbers, _ = part(prompt_tokens=4).measure(folds[0], Silent(len(module.table)))
-    assert numbers["bleu/shop/softmax/precision_2"].value == 0.0
 
 
 @pytest.fixture
@@ -216,9 +212,25 @@ class Script(torch.nn.Module):
         return scores, place + 1
 
 
-def test_the_end_is_no_part_of_a_text(ending, monkeypatch):
-    """Neither text nor judge sees <eos>, nor what a row might have after it."""
+def test_the_end_is_no_part_of_a_text(ending, folds, module, monkeypatch):
+    """Neither text nor judge sees <eos>, nor what a row might have after it; an empty text counts nothing."""
     eos, food = ending.vocabulary.eos_id, ending.vocabulary.id("food")
+    for ids, start, end, kept in (
+        ([7, 1, 2, 9, 3, 9], 1, 9, [7, 1, 2]),
+        ([9, 1, 2], 1, 9, [9, 1, 2]),  # a prompt may begin with it
+        ([7, 9], 1, 9, [7]),
+        ([7, 1], 1, None, [7, 1]),
+    ):
+        assert without_end(ids, start, end) == kept
+    log_probs = module.table.detach().double().log_softmax(-1)
+    expected = -float(log_probs[4, 5] + log_probs[5, 6])
+    assert own_nll(module, [3, 4, 5, 6], 2) == (pytest.approx(expected, abs=1e-6), 2)
+    plain = sampler(methods={"softmax": {"variant": "softmax"}})
+    trial = ReviewGeneration(sampler=plain, texts=6, prompt_tokens=1, new_tokens=5, sampled=3, judge_order=2)
+    numbers, samples = trial.measure(ending, Script(len(ending.vocabulary), [eos] * 5))
+    assert [sample["text"] for sample in samples] == ["", ""] and numbers["bleu/shop/softmax/bleu_2"].value == 0.0
+    for name in ("perplexity_judge", "perplexity_lm"):
+        assert math.isnan(numbers[f"{name}/shop/softmax"].value) and numbers[f"{name}/shop/softmax"].n == 0
     scored = []
     monkeypatch.setattr("lit_ctg.papers.graphmax.trial_parts.own_nll", lambda _, ids, start: (1.0, len(ids) - start))
     monkeypatch.setattr(NgramJudge, "nll", lambda _, ids, start: scored.append(list(ids)) or (1.0, len(ids) - start))
@@ -232,44 +244,10 @@ def test_the_end_is_no_part_of_a_text(ending, monkeypatch):
     assert numbers["perplexity_judge/shop/softmax"].n == 12
 
 
-def test_a_text_that_ends_at_once_counts_nothing(ending):
-    eos = ending.vocabulary.eos_id
-    plain = sampler(methods={"softmax": {"variant": "softmax"}})
-    trial = ReviewGeneration(sampler=plain, texts=6, prompt_tokens=1, new_tokens=5, sampled=3, judge_order=2)
-    numbers, samples = trial.measure(ending, Script(len(ending.vocabulary), [eos] * 5))
-    assert [sample["text"] for sample in samples] == ["", ""]
-    assert numbers["bleu/shop/softmax/bleu_2"].value == 0.0
-    for name in ("perplexity_judge", "perplexity_lm"):
-        found = numbers[f"{name}/shop/softmax"]
-        assert math.isnan(found.value) and found.n == 0
-
-
-def test_what_stands_before_the_end():
-    assert without_end([7, 1, 2, 9, 3, 9], 1, 9) == [7, 1, 2]
-    assert without_end([9, 1, 2], 1, 9) == [9, 1, 2], "a prompt may begin with it"
-    assert without_end([7, 9], 1, 9) == [7]
-    assert without_end([7, 1], 1, None) == [7, 1]
-
-
-def test_own_perplexity_is_that_of_the_continuation(folds, module):
-    ids = [3, 4, 5, 6]
-    nats, tokens = own_nll(module, ids, 2)
-    log_probs = module.table.detach().double().log_softmax(-1)
-    assert tokens == 2
-    assert nats == pytest.approx(-float(log_probs[4, 5] + log_probs[5, 6]), abs=1e-6)
-
-
-def test_only_the_first_fold_shows_texts_and_results_repeat(folds, module):
-    first, again = part().measure(folds[1], module), part().measure(folds[1], module)
-    assert first == again and first[1] == []
-    assert all(math.isfinite(number.value) for number in first[0].values())
-
-
 def test_time_is_measured_against_softmax(folds, module, monkeypatch):
-    # a clock of its own: what is timed first takes 1 s, then 5 s, 9 s, ...
-    ticks = iter(range(1000))
-    clock = SimpleNamespace(perf_counter=lambda: next(ticks) ** 2)
-    monkeypatch.setattr("lit_ctg.papers.graphmax.trial_parts.time", clock)
+    # what is timed first takes 1 s, then 5 s, 9 s, ...
+    ticks, where = iter(range(1000)), "lit_ctg.papers.graphmax.trial_parts.time"
+    monkeypatch.setattr(where, SimpleNamespace(perf_counter=lambda: next(ticks) ** 2))
     timed = DecodingTime(sampler=sampler(), prompts=2, prompt_tokens=1, new_tokens=3)
     numbers, _ = timed.measure(folds[0], module)
     # seconds a token: of one to three new ones
@@ -281,19 +259,10 @@ def test_time_is_measured_against_softmax(folds, module, monkeypatch):
     assert numbers["time_ratio/shop/graphmax/prompt_1"].value == pytest.approx(ratio)
     both = {name: sum(numbers[f"seconds/shop/{name}/prompt_{k}"].value for k in (1, 2)) for name in METHODS}
     assert numbers["time_ratio/shop/graphmax"].value == pytest.approx(both["graphmax"] / both["softmax"])
-
-
-def test_the_least_time_of_several_rounds_counts(folds, module, monkeypatch):
-    # seconds of softmax and graphmax in the first round, then in the second
-    taken = iter([9.0, 4.0, 3.0, 8.0])
-    now = 0.0
-    ticks = []
-    for seconds in taken:
-        ticks += [now, now + seconds]
-        now += 100
-    clock = SimpleNamespace(process_time=iter(ticks).__next__)  # the other clock is not read
-    monkeypatch.setattr("lit_ctg.papers.graphmax.trial_parts.time", clock)
-    methods = {"softmax": {"variant": "softmax"}, "graphmax": {"variant": "graphmax"}}
+    # of softmax and graphmax in two rounds, by the other clock: the least time counts
+    steps = iter([100 * turn + end for turn, seconds in enumerate((9.0, 4.0, 3.0, 8.0)) for end in (0, seconds)])
+    monkeypatch.setattr(where, SimpleNamespace(process_time=steps.__next__))
+    methods = {name: {"variant": name} for name in ("softmax", "graphmax")}
     timed = DecodingTime(sampler=sampler(methods=methods), prompts=1, prompt_tokens=1, new_tokens=1, rounds=2,
                          clock="cpu")  # fmt: skip
     numbers, _ = timed.measure(folds[0], module)
@@ -301,51 +270,12 @@ def test_the_least_time_of_several_rounds_counts(folds, module, monkeypatch):
     assert numbers["time_ratio/shop/graphmax"].value == pytest.approx(4 / 3)
 
 
-def test_the_output_layer_sees_scores_divided_by_the_models_temperature(folds, module, monkeypatch):
-    seen = []
-
-    class Seen(VariantRule):
-        def __call__(self, input_ids, scores):
-            seen.append(scores.clone())
-            return super().__call__(input_ids, scores)
-
-    monkeypatch.setattr("lit_ctg.papers.graphmax.trial_parts.VariantRule", Seen)
-    for temperature in (1.0, 0.25):
-        sampler(model_temperature=temperature).continue_ids(folds[0], module, "softmax", [[3]], 1)
-    torch.testing.assert_close(seen[1], seen[0] / 0.25)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"methods": {"g": {"variant": "graphmax", "strenght": 1}}}, "did you mean 'strength'"),
-    ],
-)
-def test_a_sampler_tells_a_mistake_when_it_is_built(changes, message):
-    with pytest.raises(UserError, match=message) as raised:
-        sampler(**changes)
-    assert str(raised.value).startswith("callback.graphmax_trial.parts") and "\n" not in str(raised.value)
-
-
-def test_time_and_generation_need_softmax_to_compare_with():
-    alone = sampler(methods={"graphmax": {"variant": "graphmax"}})
-    with pytest.raises(UserError, match="add softmax"):
-        ReviewGeneration(sampler=alone, texts=1, prompt_tokens=1, new_tokens=1, sampled=1, judge_order=1)
-    with pytest.raises(UserError, match="add softmax"):
-        DecodingTime(sampler=alone, prompts=1, prompt_tokens=1, new_tokens=1)
-
-
-def test_folds_draw_apart_and_methods_alike(folds, module) -> None:
-    """The folds have the same prompts here: only what they draw can differ."""
-    prompts = [[0], [1], [2]] * 4
-    methods = {"softmax": {"variant": "softmax"}, "same": {"variant": "graphmax", "strength": 0.0}}
-    drawn = sampler(methods=methods)
-    texts = [[drawn.continue_ids(fold, module, name, prompts, 5) for name in methods] for fold in folds]
-    assert texts[0][0] == texts[0][1] and texts[1][0] == texts[1][1]
-    assert sum(a == b for a, b in zip(texts[0][0], texts[1][0], strict=True)) < 6
-
-
-def test_generated_numbers_have_a_version_of_their_own(folds, module) -> None:
-    numbers, _ = part().measure(folds[0], module)
-    assert numbers and {number.version for number in numbers.values()} == {GENERATED}
-    assert {number.version for number in part().references(folds[0]).values()} == {1}
+def test_mistakes_are_named_when_a_part_is_built():
+    where = r"^callback\.graphmax_trial\.parts[^\n]*"
+    with pytest.raises(UserError, match=f"{where}did you mean 'strength'"):
+        sampler(methods={"g": {"variant": "graphmax", "strenght": 1}})
+    alone, lengths = sampler(methods={"graphmax": {"variant": "graphmax"}}), {"prompt_tokens": 1, "new_tokens": 1}
+    with pytest.raises(UserError, match=f"{where}add softmax"):
+        ReviewGeneration(sampler=alone, texts=1, sampled=1, judge_order=1, **lengths)
+    with pytest.raises(UserError, match=f"{where}add softmax"):
+        DecodingTime(sampler=alone, prompts=1, **lengths)

@@ -43,11 +43,21 @@ def test_nll_is_that_of_a_loop_over_the_second_half(measured, module):
     rows = fold.graph.matrix.toarray()[found.last_N.numpy()[counted]] > 0
     mass = sum(float(x[torch.from_numpy(row)].sum()) for x, row in zip(probs, rows, strict=True)) / 20
     assert numbers["attested/shop/graphmax/1"].value == pytest.approx(mass, abs=2e-3)
+    # strength 0 is softmax exactly
+    assert numbers["nll/shop/graphmax/0"].value == pytest.approx(numbers["nll/shop/softmax"].value, abs=1e-6)
+    assert numbers["shift/shop/graphmax/0"].value < 1e-6 and numbers["zero/shop/graphmax/1"].value == 0.0
+    # zeros are counted and not infinite: a target without probability costs log(V / floor) and no less
+    zero, nll = numbers["zero/shop/sparsemax"].value, numbers["nll/shop/sparsemax"].value
+    assert zero > 0 and math.isfinite(nll) and nll > zero * math.log(1 / 1e-3)
 
 
 def test_ngrams_alone_stand_beside_the_output_layers(measured):
     """Witten-Bell by hand on the other folds' reviews, over the contexts that measure; no language model in it."""
-    fold, _, numbers, found = measured
+    fold, part, numbers, found = measured
+    alone = part.references(fold)
+    assert set(alone) == {f"nll/shop/{name}" for name in ("unigram", "bigram", "trigram")}
+    for name, measure in alone.items():
+        assert (measure.value, measure.n, measure.base) == (numbers[name].value, 20, None)
     others = [ids.tolist() for ids in fold.others]
 
     def prob(token, history):
@@ -69,21 +79,6 @@ def test_ngrams_alone_stand_beside_the_output_layers(measured):
         assert measure.n == 20 and measure.base == "nll/shop/softmax"
 
 
-def test_ngrams_alone_need_no_language_model(measured):
-    fold, part, numbers, _ = measured
-    alone = part.references(fold)
-    assert set(alone) == {f"nll/shop/{name}" for name in ("unigram", "bigram", "trigram")}
-    for name, measure in alone.items():
-        assert (measure.value, measure.n, measure.base) == (numbers[name].value, 20, None)
-
-
-def test_strength_zero_is_softmax_exactly(measured):
-    numbers = measured[2]
-    assert numbers["nll/shop/graphmax/0"].value == pytest.approx(numbers["nll/shop/softmax"].value, abs=1e-6)
-    assert numbers["shift/shop/graphmax/0"].value < 1e-6
-    assert numbers["zero/shop/graphmax/1"].value == 0.0
-
-
 def test_the_strength_is_chosen_where_it_is_not_measured(folds, module, monkeypatch):
     found = contexts_of(folds[0], module, contexts=40, length=6)
     even_N = torch.arange(40) % 2 == 0
@@ -103,14 +98,6 @@ def test_the_strength_is_chosen_where_it_is_not_measured(folds, module, monkeypa
     assert numbers["nll/shop/i/chosen"].value == pytest.approx(-math.log(0.01), abs=1e-6)
     assert numbers["nll/shop/i/5"].value == pytest.approx(-math.log(0.5), abs=1e-6)
     assert numbers["nll/shop/i/chosen"].base == "nll/shop/softmax" and numbers["nll/shop/i/chosen"].n == 20
-
-
-def test_zeros_are_counted_and_not_infinite(measured):
-    numbers = measured[2]
-    assert numbers["zero/shop/sparsemax"].value > 0
-    assert math.isfinite(numbers["nll/shop/sparsemax"].value)
-    # a target without probability costs log(V / floor) and no less
-    assert numbers["nll/shop/sparsemax"].value > numbers["zero/shop/sparsemax"].value * math.log(1 / 1e-3)
 
 
 @pytest.mark.parametrize(

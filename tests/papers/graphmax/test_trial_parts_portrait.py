@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 import torch
@@ -29,26 +28,6 @@ def test_convergence_shows_what_each_step_moved(folds, module, published):
     assert numbers["distance/shop/published/step_20"].value == pytest.approx(far, abs=1e-3)
     assert numbers["gap/shop/certified/iterate_2"].value <= 1e-6 < numbers["gap/shop/certified/iterate_1"].value + 1e-6
     assert 1 <= numbers["products/shop/certified"].value <= 5
-
-
-def test_rows_that_stop_are_counted_and_not_averaged_as_rest(folds, module, published):
-    """With a threshold that some rows meet: the moves are those of the free run, the distances those of the solver."""
-    logits = contexts_of(folds[0], module, contexts=12, length=5).logits_NV
-    free = [
-        graphmax(logits, folds[0].graph, 1.0, solver=replace(published, steps=steps, threshold=0.0)).probs_BV
-        for steps in range(1, 21)
-    ]
-    moves = torch.stack([(after - before).norm(dim=-1) for before, after in pairwise(free)])
-    some = replace(published, threshold=float(moves.amin(dim=0).median()) * 1.0001)
-    numbers, _ = Convergence(contexts=12, length=5, strength=1.0).measure(replace(folds[0], published=some), module)
-    share = float((moves < some.threshold).any(dim=0).double().mean())
-    assert 0 < share < 1
-    assert numbers["stopped/shop/published"].value == pytest.approx(share)
-    assert numbers["convergence/shop/published/step_20"].value == pytest.approx(float(moves[-1].mean()))
-    best = graphmax(logits, folds[0].graph, 1.0, tol=1e-9).probs_BV
-    stopped = graphmax(logits, folds[0].graph, 1.0, solver=some).probs_BV
-    far = float((stopped - best).abs().sum(-1).mean()) / 2
-    assert numbers["distance/shop/published/step_20"].value == pytest.approx(far, abs=1e-3)
 
 
 def test_a_row_that_stopped_stays_where_it_stopped(folds, module, published, monkeypatch) -> None:
@@ -83,12 +62,8 @@ def test_one_row_that_is_not_certified_does_not_end_the_run(folds, module, monke
     with pytest.warns(RuntimeWarning, match="certified 3 of 4 rows"):
         Convergence(contexts=4, length=5, strength=1.0).measure(fold, module)
     assert fold.certificates.certified == {"graphmax": 3}
-
-
-def test_convergence_needs_algorithm_one(folds, module):
-    fold = replace(folds[0], published=None)
     with pytest.raises(UserError, match="Algorithm 1"):
-        Convergence(contexts=2, length=5, strength=1.0).measure(fold, module)
+        Convergence(contexts=2, length=5, strength=1.0).measure(replace(fold, published=None), module)
 
 
 def test_top_words_are_the_best_of_each_method(folds, module, vocabulary):
@@ -114,30 +89,14 @@ def test_top_words_are_the_best_of_each_method(folds, module, vocabulary):
     row = folds[0].graph.matrix[[vocabulary.id("food")]].toarray()[0]
     copied = next(s for s in samples if s["method"] == "top/copy")["text"].split()[0]
     assert row[vocabulary.id(copied)] == torch.tensor(row).max()
+    assert TopWords(**WORDS).positions(vocabulary) == 2
+    for changes, message in (
+        ({"methods": {"g": {"variant": "softmx"}}}, "did you mean 'softmax'"),
+        ({"contexts": ["the food", ""]}, "'' has no token"),
+        ({"words": len(vocabulary) + 1}, r"top_words.words=\d+: the vocabulary has"),
+    ):
+        with pytest.raises(UserError, match=message):
+            TopWords(**{**WORDS, **changes}).positions(vocabulary)
 
 
 WORDS = {"methods": {"softmax": {"variant": "softmax"}}, "contexts": ["the food"], "words": 3}
-
-
-@pytest.mark.parametrize(
-    ("part", "changes", "message"),
-    [
-        (TopWords, {"methods": {"g": {"variant": "softmx"}}}, "did you mean 'softmax'"),
-    ],
-)
-def test_a_mistake_is_told_when_the_part_is_built(part, changes, message):
-    settings = WORDS if part is TopWords else {"contexts": 2, "length": 5, "strength": 1.0}
-    with pytest.raises(UserError, match=message):
-        part(**{**settings, **changes})
-
-
-def test_a_context_without_a_token_is_told(vocabulary):
-    assert TopWords(**WORDS).positions(vocabulary) == 2
-    with pytest.raises(UserError, match="'' has no token"):
-        TopWords(**{**WORDS, "contexts": ["the food", ""]}).positions(vocabulary)
-
-
-def test_more_words_than_there_are_is_told_before_the_training(vocabulary) -> None:
-    part = TopWords(methods=WORDS["methods"], contexts=["the food"], words=len(vocabulary) + 1)
-    with pytest.raises(UserError, match=r"top_words.words=\d+: the vocabulary has"):
-        part.positions(vocabulary)

@@ -43,13 +43,6 @@ def test_every_review_is_held_out_once_and_never_in_its_own_graph(scene, vocabul
         list(split_folds("shop", texts, ids, folds=11, vocabulary=vocabulary, seed=0))
 
 
-def test_draws_differ_by_seed_fold_and_purpose(folds):
-    fold = folds[0]
-    generators = (fold.rng(1), fold.rng(2), replace(fold, number=1).rng(1), replace(fold, seed=4).rng(1))
-    assert len({float(one.random()) for one in generators}) == 4
-    assert fold.rng(1).random() == fold.rng(1).random()
-
-
 def test_windows_reach_both_ends_of_a_review_and_ask_for_a_few_places_each(folds):
     """A review of ten tokens, four of context: windows of five from each of its six places."""
     fold = replace(folds[0], ids=[np.arange(10), np.array([20, 21, 22])])
@@ -75,18 +68,12 @@ def test_contexts_are_places_of_held_out_reviews_with_their_logits(folds, module
     assert set(zip(found.last_N.tolist(), found.target_N.tolist(), strict=True)) <= pairs
     again = contexts_of(fold, module, contexts=30, length=5, places=3, rows=2)
     torch.testing.assert_close(again.target_N, found.target_N)
-
-
-def test_padding_is_masked(module):
-    class Watch(type(module)):
-        def forward(self, batch):
-            self.batch = batch
-            return super().forward(batch)
-
-    watch = Watch(len(module.table))
-    scores = logits_of(watch, [[1, 2, 3], [4]], 3)
-    assert watch.batch["mask_input_BT"].tolist() == [[True, True, True], [True, False, False]]
-    torch.testing.assert_close(scores[0], watch.table[[1, 2, 3]])
+    # padding is masked
+    seen = []
+    module.register_forward_pre_hook(lambda _, given: seen.append(given[0]["mask_input_BT"]))
+    scores = logits_of(module, [[1, 2, 3], [4]], 3)
+    assert seen[0].tolist() == [[True, True, True], [True, False, False]]
+    torch.testing.assert_close(scores[0], module.table[[1, 2, 3]])
 
 
 def test_draws_leave_the_global_random_state_alone(folds, module):
@@ -97,3 +84,8 @@ def test_draws_leave_the_global_random_state_alone(folds, module):
     assert torch.equal(torch.get_rng_state(), before[0])
     assert (np.random.get_state()[1] == before[1]).all()
     assert [pretty(value) for value in (0.1, 1.0, 10.0)] == ["0.1", "1", "10"]
+    # draws differ by seed, fold and purpose
+    fold = folds[0]
+    generators = (fold.rng(1), fold.rng(2), replace(fold, number=1).rng(1), replace(fold, seed=4).rng(1))
+    assert len({float(one.random()) for one in generators}) == 4 and fold.rng(1).random() == fold.rng(1).random()
+    assert len({one.text_seed for one in folds}) == len(folds) and fold.text_seed == fold.text_seed

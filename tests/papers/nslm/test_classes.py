@@ -13,10 +13,8 @@ import pytest
 
 from lit_ctg.errors import UserError
 from lit_ctg.papers.nslm.classes import (
-    AfterMonth,
     ClassTable,
     LeftContext,
-    ListRecogniser,
     PatternRecogniser,
     PlaceRecogniser,
     UnitTable,
@@ -70,13 +68,13 @@ IN_SI = {
 
 def test_every_unit_of_the_table() -> None:
     assert {unit.name: unit.factor for unit in TABLE.units} == pytest.approx(IN_SI, rel=1e-7)
-    offsets = {unit.name: unit.offset for unit in TABLE.units if unit.offset}
-    assert offsets == pytest.approx({"degC": 273.15, "degF": 255.372222}, rel=1e-8)
-
-
-def test_other_quantities_and_itself_are_no_conversions() -> None:
+    written = [phrase for unit in TABLE.units for phrase in unit.written]
+    assert len(set(written)) == len(written)
+    # neither itself nor another quantity
     row = TABLE.convert(np.array([5.0]), np.array([NUMBER["kg"]]))[0]
     assert np.isnan(row[[NUMBER["kg"], NUMBER["km"], NUMBER["degC"]]]).all()
+    offsets = {unit.name: unit.offset for unit in TABLE.units if unit.offset}
+    assert offsets == pytest.approx({"degC": 273.15, "degF": 255.372222}, rel=1e-8)
 
 
 def test_the_longest_written_unit_counts() -> None:
@@ -84,12 +82,6 @@ def test_the_longest_written_unit_counts() -> None:
     assert TABLE.ending(["of", "30", "miles"]) == (NUMBER["mi"], 1)
     assert TABLE.ending(["at", "100", "km", "/", "h"]) == (NUMBER["km/h"], 3)
     assert TABLE.ending(["30", "songs"]) is None
-
-
-def test_written_forms_are_unique() -> None:
-    written = [phrase for unit in TABLE.units for phrase in unit.written]
-    assert len(set(written)) == len(written)
-    assert {unit.quantity for unit in TABLE.units} == {"length", "mass", "area", "volume", "speed", "temperature"}
 
 
 OPTIONS = {"name": "x", "metrics": ["value"], "densities": ["gaussian"]}
@@ -111,21 +103,11 @@ def test_pattern_matches_whole_tokens() -> None:
     assert math.isnan(word.attributes("bake")[0])
 
 
-def test_lists_carry_numbers() -> None:
-    verbs = ListRecogniser(members={"mix": 1, "bake": [2]}, **OPTIONS)
-    assert (verbs.attributes("mix"), verbs.attributes("bake"), verbs.attributes("eat")) == ((1.0,), (2.0,), None)
-
-
 def test_places_have_coordinates() -> None:
     city = PlaceRecogniser(kind="city", minimum_population=500_000, **OPTIONS)
     latitude, longitude = city.attributes("Paris")
     assert abs(latitude - 48.85) < 0.1 and abs(longitude - 2.35) < 0.1
     assert city.attributes("New_York_City") is not None and city.attributes("France") is None
-
-
-def test_cities_are_as_large_as_asked() -> None:
-    places = [PlaceRecogniser(kind="city", minimum_population=size, **OPTIONS).places for size in (500_000, 5_000_000)]
-    assert "Tokyo" in places[1] and set(places[1]) < set(places[0])
 
 
 def test_settings_of_a_class_have_defaults_and_reach_its_members() -> None:
@@ -148,22 +130,6 @@ def test_classes_of_one_s_own_come_first_or_replace_those_of_their_name() -> Non
     assert before_others(own, others) == [own["new"], others["day"], own["year"]]
 
 
-def test_bad_classes_are_named() -> None:
-    with pytest.raises(UserError, match=r"'x'.*regular expression"):
-        PatternRecogniser(pattern="(", **OPTIONS)
-    with pytest.raises(UserError, match="did you mean 'city'"):
-        PlaceRecogniser(kind="citty", minimum_population=500_000, **OPTIONS)
-    with pytest.raises(UserError, match="the same number of values"):
-        ListRecogniser(members={"a": 1, "b": [1, 2]}, **OPTIONS)
-
-
-def states(text, sentence: str) -> dict[int, str]:
-    made = text(sentence)
-    contexts, _ = ContextTracker(made.table).read(made.ids_T[None])
-    names = np.array(made.table.states)[contexts.state_BT[0]]
-    return {place + 1: name for place, name in enumerate(names) if name != "plain"}
-
-
 @pytest.mark.parametrize(
     ("sentence", "found"),
     [
@@ -183,21 +149,22 @@ def states(text, sentence: str) -> dict[int, str]:
     ],
 )
 def test_states(text, sentence: str, found: dict[int, str]) -> None:
-    assert states(text, sentence) == found
+    made = text(sentence)
+    contexts, _ = ContextTracker(made.table).read(made.ids_T[None])
+    names = np.array(made.table.states)[contexts.state_BT[0]]
+    assert {place + 1: name for place, name in enumerate(names) if name != "plain"} == found
 
 
 def test_sources_of_a_range_are_converted_one_by_one(text) -> None:
-    made = text("weigh 5 – 6 kg ( 11 – 13 lb )")
-    contexts, _ = ContextTracker(made.table).read(made.ids_T[None])
-    assert contexts.source_value_BT[0, [5, 7]].tolist() == [5.0, 6.0]
-    assert np.isnan(contexts.source_value_BT[0, [0, 1, 2, 3, 4, 6]]).all()
-    # a hyphen between two numbers is a range, one between number and unit is none
-    made = text("weigh 5 @-@ 6 kg ( 11 @-@ 13 lb )")
-    contexts, _ = ContextTracker(made.table).read(made.ids_T[None])
-    assert contexts.source_value_BT[0, [5, 7]].tolist() == [5.0, 6.0]
-    made = text("a 6 @-@ kg ( 13 lb )")
-    contexts, _ = ContextTracker(made.table).read(made.ids_T[None])
-    assert contexts.source_value_BT[0, 4] == 6.0
+    # a hyphen between two numbers is a range, one between number and unit is not
+    for sentence, expected in (
+        ("weigh 5 – 6 kg ( 11 – 13 lb )", {5: 5.0, 7: 6.0}),
+        ("weigh 5 @-@ 6 kg ( 11 @-@ 13 lb )", {5: 5.0, 7: 6.0}),
+        ("a 6 @-@ kg ( 13 lb )", {4: 6.0}),
+    ):
+        made = text(sentence)
+        contexts, _ = ContextTracker(made.table).read(made.ids_T[None])
+        assert {t: v for t, v in enumerate(contexts.source_value_BT[0]) if not np.isnan(v)} == expected, sentence
 
 
 def test_states_do_not_see_what_follows(text) -> None:
@@ -274,18 +241,6 @@ def test_a_context_of_one_s_own_is_bound_by_its_dotted_name(monkeypatch: pytest.
     assert table.class_of_SV.tolist() == [[-1, 0], [-1, 1]]
 
 
-def test_a_class_that_is_cut_in_two_is_an_error() -> None:
-    options = {"metrics": ["value"], "densities": ["gaussian"]}
-    day = PatternRecogniser(name="day", pattern=r"[1-9]|[12]\d|3[01]", context="after_month", **options)
-    rest = PatternRecogniser(name="rest", pattern=r"\d+", **options)
-    with pytest.raises(UserError, match="'rest' has 2 members but 1 of them in the context 'after_month'"):
-        ClassTable.build(["May", "4", "77"], [day, rest], {"after_month": AfterMonth()})
-    with pytest.raises(UserError, match="same name"):
-        ClassTable.build(["4"], [rest, rest])
-    with pytest.raises(UserError, match="context 'after_month'"):
-        ClassTable.build(["4"], [day])
-
-
 RECIPE = """
 verb:
   members: {measuring: 1, mixing: 2, baking: 3, cooling: 4}
@@ -340,46 +295,19 @@ def test_a_recipe_class_with_a_metric_of_ones_own(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("verb: {pattern: x, kind: city}", "exactly one of pattern, members, kind"),
-        ("verb: {pattern: x, colour: red}", "'verb'.*colour"),
-        ("verb: 3", "'verb': expected settings"),
-        ("- verb", "expected 'name:"),
-        ("verb: [", "cannot be read as YAML"),
-    ],
-)
-def test_bad_files_are_named(tmp_path: Path, content: str, message: str) -> None:
-    (tmp_path / "classes.yaml").write_text(content, encoding="utf-8")
-    with pytest.raises(UserError, match=message):
-        read_classes(tmp_path / "classes.yaml")
-
-
-def test_bad_names_are_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"none\.yaml: cannot be read as YAML"):
-        read_classes(tmp_path / "none.yaml")
-    with pytest.raises(UserError, match=r"no LeftContext 'after_moth'.*did you mean 'after_month'"):
-        class_table(["4"], [make_recogniser("day", {"pattern": r"\d", "context": "after_moth"})])
-    with pytest.raises(UserError, match=r"may not choose no\.such\.Thing"):
-        make_recogniser("x", {"_target_": "no.such.Thing"})
-    with pytest.raises(UserError, match="not derived from"):
-        make_recogniser("x", {"_target_": "lit_ctg.metric.perplexity.Perplexity"})
-
-
-@pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"pattern": "("}, "regular expression"),
+        ({"kind": "citty", "minimum_population": 1}, "did you mean 'city'"),
+        ({"members": {"a": 1, "b": [1, 2]}}, "the same number of values"),
         ({"members": ["a", "b"]}, r"members=\['a', 'b'\]: pass"),
-        ({"members": None}, "members=null: pass"),
-        ({"members": {"a": "12", "b": "34"}}, "a has '12'; give a number without quotes"),
-        ({"members": {"first": "one"}}, "first has 'one'; give a number"),
-        ({"members": {"a": [1, "2"]}}, r"a has \[1, '2'\]; give a number"),
-        ({"members": {"a": None}}, "a has None; give a number"),
-        ({"members": {"a": float("inf")}}, "a has inf; give a number"),
-        ({"pattern": "a", "metrics": [3]}, r"metrics\[0\]=3: pass"),
+        ({"members": {"a": "12", "b": "34"}}, "members.*'?12'?"),
+        ({"members": {"a": [1, "2"]}}, "members.*2"),
+        ({"members": {"a": None}}, "members.*(None|null)"),
+        ({"members": {"a": float("inf")}}, "members.*inf"),
         ({"pattern": "a", "metrics": "frequency"}, "metrics=frequency: pass a list of names"),
-        ({"pattern": "a", "densities": None}, "densities=null: pass a list of names"),
-        ({"pattern": "a", "context": 3}, "context=3: pass"),
+        ({"pattern": "a", "colour": "red"}, "colour"),
+        ({"pattern": "x", "kind": "city"}, "exactly one of pattern, members, kind"),
     ],
 )
 def test_bad_settings_of_a_class_end_in_one_line(settings: dict, message: str) -> None:
@@ -388,17 +316,32 @@ def test_bad_settings_of_a_class_end_in_one_line(settings: dict, message: str) -
     assert "\n" not in str(caught.value)
 
 
-def test_numbers_of_members_are_of_any_kind() -> None:
-    told = {"a": 1, "b": 2.5, "c": np.int64(3), "d": [4]}
-    found = make_recogniser("x", {"members": told})
-    assert [found.attributes(token) for token in told] == [(1.0,), (2.5,), (3.0,), (4.0,)]
-
-
-@pytest.mark.parametrize(("key", "such_as"), [("metrics", "difference, frequency"), ("densities", "unigram, multi")])
-def test_a_table_by_hand_with_no_names_is_refused(key: str, such_as: str) -> None:
-    table = class_table(["a", "b"], [make_recogniser("x", {"members": {"a": 1, "b": 2}})])
-    members = dataclasses.replace(table.classes[0], **{key: (3,)})
+def test_bad_names_files_and_tables_are_named(tmp_path: Path) -> None:
+    for content, message in (("verb: 3", "'verb'"), ("- verb", "'name:"), ("verb: [", "as YAML")):
+        (tmp_path / "classes.yaml").write_text(content, encoding="utf-8")
+        with pytest.raises(UserError, match=message):
+            read_classes(tmp_path / "classes.yaml")
+    with pytest.raises(UserError, match=r"none\.yaml"):
+        read_classes(tmp_path / "none.yaml")
+    day, rest = (make_recogniser("day", {"pattern": r"[12]?\d", "context": "after_month"}),
+                 make_recogniser("rest", {"pattern": r"\d+"}))  # fmt: skip
+    for fails, message in (
+        (
+            lambda: class_table(["4"], [make_recogniser("day", {"pattern": "4", "context": "after_moth"})]),
+            "after_month",
+        ),
+        (lambda: make_recogniser("x", {"_target_": "no.such.Thing"}), r"may not choose no\.such\.Thing"),
+        (lambda: make_recogniser("x", {"_target_": "lit_ctg.metric.perplexity.Perplexity"}), "not derived from"),
+        # a class is available with all its members or not at all
+        (lambda: class_table(["May", "4", "77"], [day, rest]), "'rest' has 2 members but 1 .*'after_month'"),
+        (lambda: class_table(["4"], [rest, rest]), "same name"),
+        (lambda: ClassTable.build(["4"], [day]), "context 'after_month'"),
+    ):
+        with pytest.raises(UserError, match=message):
+            fails()
+    table = class_table(["a", "b"], [make_recogniser("x", {"members": {"a": 1, "b": np.int64(2)}})])
     found = Occurrences.from_documents(np.array([0, 1, 0, 1]), np.array([0]), table)
-    table = dataclasses.replace(table, classes=(members,))
-    with pytest.raises(UserError, match=f"^3 is no .*: give a name, such as {such_as}"):
-        select(table, found, found)
+    for key, name in (("metrics", "difference"), ("densities", "unigram")):
+        members = dataclasses.replace(table.classes[0], **{key: (3,)})
+        with pytest.raises(UserError, match=f"3.*{name}"):
+            select(dataclasses.replace(table, classes=(members,)), found, found)

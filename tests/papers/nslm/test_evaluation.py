@@ -70,19 +70,18 @@ def test_models_are_products_and_mixtures() -> None:
     cached = found.cached(models, 0.25)["nnlm_cache"]
     assert cached[0] == found.nnlm_N[0]
     np.testing.assert_allclose(np.exp(cached[1:]), 0.75 * np.exp(found.nnlm_N[1:]) + 0.25 * np.exp(found.cache_N[1:]))
-
-
-def test_uncomputed_characters_leave_the_column_out() -> None:
-    found = scores()
     found.characters_N[0] = np.nan
-    assert "crnn" not in found.models(0.5)
+    assert "crnn" not in found.models(0.5), "not computed"
+
+
+def places(groups: dict[str, np.ndarray]) -> dict[str, list[int]]:
+    return {name: np.flatnonzero(inside).tolist() for name, inside in groups.items()}
 
 
 def test_groups() -> None:
-    groups = NSLMEvaluation(total="numbers", rarity=[1, 10]).groups(
-        scores(), ("a", "b"), np.array([0, 99, 9, 9, 9, 3, 10, 40])
-    )
-    expected = {
+    evaluation, names = NSLMEvaluation(total="numbers", rarity=[1, 10]), ("a", "b")
+    count_V = np.array([0, 99, 9, 9, 9, 3, 10, 40])
+    assert places(evaluation.groups(scores(), names, count_V)) == {
         "a": [0, 3, 5],
         "b": [2, 6],
         "numbers": [0, 2, 3, 5, 6],
@@ -94,50 +93,17 @@ def test_groups() -> None:
         "rarity_1_9": [0, 3],
         "rarity_10_more": [2, 5, 6],
     }
-    assert {name: np.flatnonzero(inside).tolist() for name, inside in groups.items()} == expected
-
-
-def test_groups_of_the_tokens_of_a_class() -> None:
-    groups = NSLMEvaluation(total="numbers", rarity=[1]).inside_groups(scores(), ("a", "b"))
-    expected = {
+    assert places(evaluation.inside_groups(scores(), names)) == {
         "a": [0, 3, 5], "a/first": [0], "a/repeated": [3], "a/changed": [5],
         "b": [2, 6], "b/first": [2], "b/repeated": [], "b/changed": [6],
         "numbers": [0, 2, 3, 5, 6], "numbers/first": [0, 2], "numbers/repeated": [3], "numbers/changed": [5, 6],
     }  # fmt: skip
-    assert {name: np.flatnonzero(inside).tolist() for name, inside in groups.items()} == expected
-
-
-def test_several_totals_have_their_own_classes() -> None:
+    # several totals, one of them with a class that the run lacks
     evaluation = NSLMEvaluation(total={"numbers": ["a", "absent"], "places": ["b"]}, rarity=[1])
-    groups = evaluation.groups(scores(), ("a", "b"), np.arange(99))
-    assert {name: np.flatnonzero(groups[name]).tolist() for name in ("numbers", "places", "later")} == {
-        "numbers": [0, 3, 5], "places": [2, 6], "later": [3, 5, 6],
-    }  # fmt: skip
-    inside = evaluation.inside_groups(scores(), ("a", "b"))
-    assert np.flatnonzero(inside["places/changed"]).tolist() == [6] and "absent" not in inside
-
-
-def test_errors_are_of_each_guesser_over_its_guesses() -> None:
-    evaluation, found = NSLMEvaluation(total="numbers", rarity=[1]), scores()
-    found.error_NG[:3] = [[1.0] * len(GUESSERS), [np.nan] * len(GUESSERS), [2.0] * len(GUESSERS)]
-    found.error_NG[5] = 9.0
-    found.error_NG[5, 1] = np.nan  # one of them has no guess there
-    inside_N = np.array([1, 1, 1, 0, 0, 1, 0, 0], dtype=bool)
-    evaluation._errors(found, inside_N, "test/{}/year", "years")
-    names = {"mixture": "nslm", "nslm": "nslm_alone"}
-    for column, guesser in enumerate(GUESSERS):
-        name = f"test/{names.get(guesser, guesser)}/year"
-        values = [1.0, 2.0] if column == 1 else [1.0, 2.0, 9.0]
-        for kind, expected in (("median_error", np.median(values)), ("mean_error", np.mean(values))):
-            entry = evaluation.results[f"{name}/{kind}"]
-            assert (entry["value"], entry["n"], entry["unit"]) == (expected, len(values), "years")
-            assert entry["direction"] == "lower"
-    assert len(evaluation.results) == 2 * len(GUESSERS)
-
-
-def test_join_keeps_every_row() -> None:
-    joined = TokenScores.join([scores(), scores()])
-    assert len(joined) == 16 and joined.error_NG.shape == (16, len(GUESSERS))
+    groups = places(evaluation.groups(scores(), names, np.arange(99)))
+    assert [groups[name] for name in ("numbers", "places", "later")] == [[0, 3, 5], [2, 6], [3, 5, 6]]
+    inside = places(evaluation.inside_groups(scores(), names))
+    assert inside["places/changed"] == [6] and "absent" not in inside
 
 
 @pytest.mark.long
@@ -194,18 +160,15 @@ def test_the_curve_of_training_is_the_mean_of_the_steps() -> None:
     assert callback.history == {"train/nnlm": [[1, 5.0], [2, 2.0]], "train/tag": [[1, 10.0], [2, 4.0]]}
 
 
-def test_another_model_is_refused(tiny: Any, trainer_of: Any) -> None:
+def test_another_model_and_several_processes_are_refused(tiny: Any, trainer_of: Any) -> None:
+    """Each process would score its own streams, and the record would be of the first one's share."""
     module, datamodule = tiny()
     with pytest.raises(UserError, match="is not an NSLM"):
         trainer_of(NSLMEvaluation(total="numbers", rarity=[1])).validate(module, datamodule, verbose=False)
-
-
-def test_several_processes_are_refused() -> None:
-    """Each would score its own streams, and the record would be of the first one's share."""
     callback = NSLMEvaluation(total="numbers", rarity=[1])
-    callback.setup(SimpleNamespace(world_size=1), None, "fit")
-    with pytest.raises(UserError, match=r"trainer\.devices: NSLM is evaluated by one process, not 2"):
-        callback.setup(SimpleNamespace(world_size=2), None, "fit")
+    callback.setup(cast(Any, SimpleNamespace(world_size=1)), module, "fit")
+    with pytest.raises(UserError, match=r"trainer\.devices"):
+        callback.setup(cast(Any, SimpleNamespace(world_size=2)), module, "fit")
 
 
 def test_changes_have_intervals_over_articles() -> None:
@@ -369,6 +332,15 @@ def make() -> tuple[ClassPerplexity, torch.Tensor, torch.Tensor]:
     return ClassPerplexity(groups=["third", "global", "none"]), log_prob, member
 
 
+def interval(total: np.ndarray, count: np.ndarray) -> Any:
+    """Perplexities at the ends of the interval over units with these sums and counts."""
+    low, high = ratio_interval(
+        total=total.sum(), count=count.sum(), total_sq=(total**2).sum(), cross=(total * count).sum(),
+        count_sq=(count**2).sum(), rows=len(total),
+    )  # fmt: skip
+    return pytest.approx((math.exp(low), math.exp(high)))
+
+
 def test_equals_the_definition_in_any_number_of_updates() -> None:
     metric, log_prob, member = make()
     metric.update(log_prob[:700], member[:700])
@@ -382,15 +354,15 @@ def test_equals_the_definition_in_any_number_of_updates() -> None:
         stretches = [slice(0, 500), slice(500, 700), slice(700, 1200), slice(1200, 1300)]
         total = np.array([-float(log_prob[part][member[part, column]].sum()) for part in stretches])
         count = np.array([float(member[part, column].sum()) for part in stretches])
-        low, high = ratio_interval(
-            total=total.sum(), count=count.sum(), total_sq=(total**2).sum(), cross=(total * count).sum(),
-            count_sq=(count**2).sum(), rows=4,
-        )  # fmt: skip
-        assert results[name].ci95 == pytest.approx((math.exp(low), math.exp(high)))
+        assert results[name].ci95 == interval(total, count)
     empty = make()[0]
     empty.update(log_prob[:0], member[:0])
     assert math.isnan(empty.result()["global"].value)
     assert math.isnan(results["none"].value) and results["none"].n == 0
+    # a token of no group may be impossible
+    log_prob[1] = -torch.inf
+    empty.update(log_prob, member[:, [0, 0, 2]])
+    assert math.isfinite(empty.result()["third"].value)
 
 
 def test_intervals_are_over_articles_and_do_not_depend_on_the_layout_of_the_streams() -> None:
@@ -414,40 +386,19 @@ def test_intervals_are_over_articles_and_do_not_depend_on_the_layout_of_the_stre
         total, count = (np.array([float(part) for part in sums]) for sums in (
             [-log_prob[part].sum() for part in parts], [part.sum() for part in parts]
         ))  # fmt: skip
-        low, high = ratio_interval(
-            total=total.sum(), count=count.sum(), total_sq=(total**2).sum(), cross=(total * count).sum(),
-            count_sq=(count**2).sum(), rows=4,
-        )  # fmt: skip
         for results in found.values():
-            assert results[name].ci95 == pytest.approx((math.exp(low), math.exp(high)))
+            assert results[name].ci95 == interval(total, count)
             assert results[name].value == pytest.approx(found["text"][name].value, rel=1e-12)
         # pieces of all articles in every stretch hide what differs between them
         metric.reset()
         metric.update(log_prob[layouts["shuffled"]], member[layouts["shuffled"]])
-        low_500, high_500 = metric.result()[name].ci95
-        assert high - low > 3 * (math.log(high_500) - math.log(low_500))
+        (low, high), (low_500, high_500) = found["text"][name].ci95, metric.result()[name].ci95
+        assert math.log(high / low) > 3 * math.log(high_500 / low_500)
     # one token of an unknown article: stretches, as without articles
     unknown, plain = make()[0], make()[0]
     unknown.update(log_prob, member, article.masked_fill(torch.arange(1300) == 9, -1))
     plain.update(log_prob, member)
     assert [one.result()[name].ci95 for one in (unknown, plain)] == [plain.result()[name].ci95] * 2
-
-
-def test_a_token_of_no_group_may_be_impossible() -> None:
-    metric, log_prob, member = make()
-    log_prob[1] = -torch.inf
-    metric.update(log_prob, member[:, [0, 0, 2]])
-    assert math.isfinite(metric.result()["third"].value)
-
-
-def test_reads_an_output() -> None:
-    metric, log_prob, member = make()
-
-    class Output:
-        log_prob_N, member_NG = log_prob, member
-
-    metric.update_from(Output(), {})
-    assert metric.compute().shape == (3,)
 
 
 def test_counts(text) -> None:
@@ -545,17 +496,6 @@ def run(curves: dict) -> tuple[ClassReport, np.ndarray]:
     return report, ids_T
 
 
-def test_a_metric_that_a_class_lacks_is_named_before_the_training() -> None:
-    year = make_recogniser("year", {"pattern": r"19\d\d", **GRID})
-    table = class_table(TOKENS, [year])
-    found = Occurrences.from_documents(np.arange(60) + 1, np.zeros(1, dtype=int), table)
-    module: Any = SimpleNamespace(table=table, selection=select(table, found, found))
-    report = ClassReport(curves={"year": {"metric": "diference", "low": 0, "high": 1}})
-    with pytest.raises(UserError, match="class 'year' has the metrics difference, frequency; did you mean"):
-        report.on_fit_start(cast(Any, None), module)
-    report.on_fit_start(cast(Any, None), cast(Any, SimpleNamespace(selection=None)))
-
-
 def test_counts_and_curves() -> None:
     curves = {"year": {"metric": "difference", "low": -2, "high": 3}, "city": {"metric": "x", "low": 0, "high": 1}}
     report, ids_T = run(curves)
@@ -580,23 +520,20 @@ def test_counts_and_curves() -> None:
     }  # fmt: skip
 
 
-def test_only_at_the_end_and_only_metrics_there_are() -> None:
-    with pytest.raises(UserError, match="did you mean 'difference'"):
-        run({"year": {"metric": "diference", "low": 0, "high": 1}})
-    report = ClassReport(curves={})
-    report.on_validation_end(SimpleNamespace(state=SimpleNamespace(fn="fit")), None)
+def test_bad_curves_are_named_before_the_run() -> None:
+    """Also before a training, and of a checkpoint that is evaluated; a report is made at the end only."""
+    for curve in ({"metric": "difference", "low": 5, "high": 1}, {"metric": "difference", "low": 5}):
+        with pytest.raises(UserError, match=r"^callback\.class_report\.curves\.year: [^\n]*$"):
+            ClassReport(curves={"year": curve})
+    year = make_recogniser("year", {"pattern": r"19\d\d", **GRID})
+    table = class_table(TOKENS, [year])
+    found = Occurrences.from_documents(np.arange(60) + 1, np.zeros(1, dtype=int), table)
+    module: Any = SimpleNamespace(table=table, selection=select(table, found, found))
+    unknown = {"year": {"metric": "diference", "low": 0, "high": 1}}
+    report = ClassReport(curves=unknown)
+    for fails in (lambda: report.on_fit_start(cast(Any, None), module), lambda: run(unknown)):
+        with pytest.raises(UserError, match="'year' has the metrics difference, frequency; did you mean 'difference'"):
+            fails()
+    report.on_fit_start(cast(Any, None), cast(Any, SimpleNamespace(selection=None)))
+    report.on_validation_end(cast(Any, SimpleNamespace(state=SimpleNamespace(fn="fit"))), module)
     assert report.results == {}
-
-
-@pytest.mark.parametrize(
-    ("curve", "message"),
-    [
-        ({"metric": "difference", "low": 5, "high": 1}, "low=5 is above high=1; exchange"),
-        ({"metric": "difference", "low": 5}, "give {metric: ..., low: ..., high: ...}"),
-    ],
-)
-def test_bad_curves_are_named_before_the_run(curve: Any, message: str) -> None:
-    with pytest.raises(UserError) as caught:
-        ClassReport(curves={"year": curve})
-    said = str(caught.value)
-    assert said.startswith("callback.class_report.curves.year: ") and message in said and "\n" not in said

@@ -47,13 +47,10 @@ def test_a_place_is_a_name_with_its_capital(text: str, found: bool) -> None:
     assert Places()(text) is found
 
 
-def test_more_places_are_known_with_smaller_cities() -> None:
-    assert not Places()("He came from Ulm.") and Places(minimum_population=100_000)("He came from Ulm.")
-
-
 def test_names_are_written_as_text_writes_them() -> None:
     for name in ("Guinea-Bissau", "N'Djamena", "Baltimore (city), East", "New York"):
         assert joined(split_as_wikitext(name)) == name
+    assert not Places()("He came from Ulm.") and Places(minimum_population=100_000)("He came from Ulm.")
     places = Places()
     missed = [name for name in gazetteer(500_000) if name[:1].isupper() and not places(f"in {joined(name)} .")]
     assert not missed

@@ -117,12 +117,9 @@ def training(x: list[float], kind: str = "scalar", x_UK: list[list[float]] | Non
     return Training(x_N, kind, rows, one, np.arange(len(x)), np.ones(len(x)), np.zeros(rows.shape[1]))
 
 
-def test_unigram_is_proportional() -> None:
+def test_multinomial_shares_a_value_among_its_members_and_smooths() -> None:
     weights = np.exp(Unigram(0.5).fit(training([1])).log_weight(np.array([[0.0, 1, 3, 0]]), ZERO))
     assert weights[0].tolist() == pytest.approx([0.5, 1.5, 3.5, 0.5])
-
-
-def test_multinomial_shares_a_value_among_its_members_and_smooths() -> None:
     density = Multinomial(0.25).fit(training([1, 1, 1, 2, -5]))
     weights = np.exp(density.log_weight(np.array([[1.0, 1, 2, 9], [9, 9, 2, 1]]), ZERO))
     assert weights[0].tolist() == pytest.approx([1.75, 1.75, 1.25, 0.25])
@@ -140,9 +137,8 @@ def test_gaussian_against_its_formula() -> None:
     expected = [math.exp(-((v - mean) ** 2) / (2 * variance)) for v in (0, 3, 4, 7)]
     assert np.exp(density.log_weight(np.array([[0.0, 3, 4, 7]]), ZERO))[0].tolist() == pytest.approx(expected)
     assert Gaussian().fit(training([3, 3])).variance == LEAST_VARIANCE
-
-
-def test_gaussian_of_squared_distances_has_mean_zero() -> None:
+    assert density.parameters() == {"mean": 4.0, "deviation": pytest.approx(math.sqrt(9.5)), "planar": False}
+    # of squared distances the mean is zero
     density = Gaussian().fit(training([-2.0, -6], "distance"))
     assert (density.mean, density.variance) == (0.0, 2.0)
     assert density.log_weight(np.array([[-4.0, 0, 0, 0]]), ZERO)[0, 0] == pytest.approx(-1)
@@ -229,33 +225,6 @@ def test_binary_shares_both_sides() -> None:
         Binary().fit(training([2]))
 
 
-def test_parameters_say_what_was_fitted() -> None:
-    x = [1.0, 2, 4, 9]
-    found = Gaussian().fit(training(x)).parameters()
-    assert found == {"mean": 4.0, "deviation": pytest.approx(math.sqrt(9.5)), "planar": False}
-    assert Multinomial(0.25).fit(training([1, 1, 2])).parameters() == {
-        "smoothing": 0.25,
-        "values": 2,
-        "observations": 3,
-    }
-    mixture = GaussianMixtureDensity(2).fit(training(x))
-    told = mixture.parameters()
-    assert told["deviation"] == pytest.approx(np.sqrt(mixture.variance_G)) and sum(told["weight"]) == pytest.approx(1)
-    assert fitted("difference", "multinomial").describe()["observations"] > 200
-    model = fitted("difference", "gaussian", "unigram")
-    assert model.describe() == {
-        "class": "year", "metric": "difference", "density": "gaussian", "base": "unigram", "fallback_smoothing": 0.1,
-        **model.density.parameters(),
-    }  # fmt: skip
-
-
-def test_parameters_are_plain() -> None:
-    for density_type in DENSITIES.values():
-        kind = "flag" if density_type is Binary else "scalar"
-        parameters = density_type().fit(training([0, 1, 1, 0], kind)).parameters()
-        assert all(isinstance(value, int | float | bool | list) for value in parameters.values())
-
-
 YEARS = ClassMembers(
     "year", np.arange(40), tuple(map(str, range(1960, 2000))), np.arange(1960.0, 2000)[:, None], (), ()
 )
@@ -288,6 +257,9 @@ def fitted(metric: str, density: str, base: str = "uniform") -> MicroModel:
 @pytest.mark.parametrize(("metric", "density", "base"), PAIRS)
 def test_sums_to_one_everywhere_and_single_equals_batch(metric: str, density: str, base: str) -> None:
     model, tried = fitted(metric, density, base), occurrences(50, seed=2)
+    names = {"class": model.members.name, "metric": metric, "density": density, "base": base, "fallback_smoothing": 0.1}
+    assert model.describe() == names | model.density.parameters()
+    assert all(isinstance(value, int | float | bool | list) for value in model.density.parameters().values())
     log_probs_NK = model.log_prob(tried.evidence)
     assert log_probs_NK.shape == (50, 40) and log_probs_NK.dtype == np.float64
     assert np.abs(np.exp(log_probs_NK).sum(1) - 1).max() < 1e-9
@@ -356,26 +328,13 @@ def test_a_density_is_fitted_to_whole_rows_of_a_sample_of_keys(monkeypatch: pyte
     assert dict(zip(rows, found.count_M.tolist(), strict=True)) == counts
 
 
-def test_a_model_that_is_fitted_again_forgets_its_rows() -> None:
-    model, evidence, other = fitted("difference", "multinomial"), Evidence.of_previous([3, -1]), occurrences(200, 9)
-    before = model.log_prob(evidence)
-    again = model.fit(other, YEARS).log_prob(evidence)
-    assert np.array_equal(again, MicroModel(Difference(), Multinomial()).fit(other, YEARS).log_prob(evidence))
-    assert not np.allclose(again[0], before[0]) and not np.allclose(again[1], before[1])
-
-
-def test_difference_gaussian_against_the_equation() -> None:
-    model, train = fitted("difference", "gaussian"), occurrences()
-    later = train.where(train.evidence.previous_N >= 0)
-    steps = later.index_N - later.evidence.previous_N
-    mean, variance = steps.mean(), steps.var()
-    weights = [math.exp(-((k - 10 - mean) ** 2) / (2 * variance)) for k in range(40)]
-    found = np.exp(model.log_prob(Evidence.of_previous([10]))[0])
-    assert found.tolist() == pytest.approx([weight / sum(weights) for weight in weights], abs=1e-12)
-
-
 def test_deviation_4_a_unigram_base_multiplies_the_density() -> None:
     model, train = fitted("difference", "gaussian", "unigram"), occurrences()
+    later = train.where(train.evidence.previous_N >= 0)
+    steps = later.index_N - later.evidence.previous_N
+    alone = [math.exp(-((k - 10 - steps.mean()) ** 2) / (2 * steps.var())) for k in range(40)]
+    found = np.exp(fitted("difference", "gaussian").log_prob(Evidence.of_previous([10]))[0])
+    assert found.tolist() == pytest.approx([weight / sum(alone) for weight in alone], abs=1e-12)
     counts = np.bincount(train.index_N, minlength=40) + model.fallback_smoothing
     bare = fitted("difference", "gaussian")
     assert (bare.density.mean, bare.density.variance) == (model.density.mean, model.density.variance)
@@ -402,10 +361,7 @@ def test_first_occurrences_and_unseen_members_fall_back_to_the_smoothed_unigram(
     found = np.exp(model.log_prob(Evidence.of_previous([-1]))[0])
     assert found.tolist() == pytest.approx([(count + model.fallback_smoothing) / total for count in counts])
     assert 0 in counts and (found > 0).all()
-
-
-def test_only_first_occurrences_leave_the_unigram_everywhere() -> None:
-    train = occurrences()
+    # only first occurrences leave the unigram everywhere
     first = Occurrences(train.position_N, train.class_N, train.index_N, Evidence.of_previous(np.full(300, -1)))
     model = MicroModel(Difference(), Gaussian()).fit(first, YEARS)
     rows = model.log_prob(Evidence.of_previous([-1, 5]))
@@ -421,6 +377,10 @@ def test_kept_rows_are_bounded_and_change_nothing(monkeypatch: pytest.MonkeyPatc
     assert np.array_equal(model.log_prob(tried.evidence), free)
     assert len(model._memo) <= 3
     assert np.allclose(model.log_prob_of(tried.index_N, tried.evidence), free[np.arange(60), tried.index_N])
+    # a model that is fitted again forgets its rows
+    again = model.fit(occurrences(200, 9), YEARS).log_prob(tried.evidence)
+    fresh = MicroModel(Difference(), DENSITIES["mixture"]()).fit(occurrences(200, 9), YEARS)
+    assert np.array_equal(again, fresh.log_prob(tried.evidence)) and not np.allclose(again, free)
 
 
 def test_blend_is_the_weighted_sum() -> None:

@@ -79,15 +79,6 @@ def test_rows_of_a_batch_are_independent_and_reset(text) -> None:
     assert (anew.previous_BTC[1] != both.previous_BTC[1]).any()
 
 
-def test_range_ends_know_their_beginning(text) -> None:
-    made = text("the war of 1914 – 1918")
-    (end,) = [
-        row for row in rows(Occurrences.from_documents(made.ids_T, made.begin_N, made.table))
-        if made.table.names[row[1]] == "range"
-    ]  # fmt: skip
-    assert made.table.classes[end[1]].tokens[end[3]] == "1914"
-
-
 def test_masked_targets_are_left_out(text) -> None:
     made = text("in 1987 and 1990")
     contexts, _ = ContextTracker(made.table).read(made.ids_T[None, :-1])

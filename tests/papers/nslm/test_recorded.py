@@ -62,12 +62,8 @@ def recorders(monkeypatch: pytest.MonkeyPatch) -> list[Recorder]:
     return made
 
 
-def of_steps(recorders: list[Recorder]) -> list[Recorder]:
-    return [recorder for recorder in recorders if isinstance(recorder.module, recorded.StepCosts)]
-
-
-def of_characters(recorders: list[Recorder]) -> list[Recorder]:
-    return [recorder for recorder in recorders if isinstance(recorder.module, recorded.CharacterCosts)]
+def of(recorders: list[Recorder], kind: type) -> list[Recorder]:
+    return [recorder for recorder in recorders if isinstance(recorder.module, kind)]
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +106,7 @@ def test_a_training_is_the_plain_one(made: tuple[NSLMModule, Any], recorders: li
     module, datamodule = made
     ours, plain = copy.deepcopy(module), copy.deepcopy(module)
     found = train(ours, datamodule)
-    steps, characters = of_steps(recorders), of_characters(recorders)
+    steps, characters = of(recorders, recorded.StepCosts), of(recorders, recorded.CharacterCosts)
     assert len(steps) == 1 and steps[0].calls == len(found) == 6
     assert sum(recorder.calls for recorder in characters) == sum("characters" in costs for costs in found) == 3
     count = len(recorders)
@@ -205,7 +201,7 @@ def test_other_batches_go_the_plain_way(made: tuple[NSLMModule, Any], recorders:
     rows = {name: value for name, value in first.items() if name != "reset_B"}
     for batch in (short, part, rows):
         assert module.losses({**batch})["loss"].isfinite()
-    (steps,) = of_steps(recorders)
+    (steps,) = of(recorders, recorded.StepCosts)
     assert steps.calls == 1
     module.losses(first)
     assert steps.calls == 2
@@ -226,7 +222,7 @@ def test_a_run_is_the_same_recorded(run_cli: Callable[..., Any], tmp_path: Path,
         words = [*WORDS, f"output_root={tmp_path / name}", "trainer.max_epochs=2"]
         code, _, err = run_cli("train", *words, *([] if name == "recorded" else ["+model.fast=off"]))
         assert code == 0, err
-    (steps,), characters = of_steps(recorders), of_characters(recorders)
+    (steps,), characters = of(recorders, recorded.StepCosts), of(recorders, recorded.CharacterCosts)
     assert steps.calls > 2 and sum(recorder.calls for recorder in characters) > 2
     ours, plain = (load_records([tmp_path / name])[0].metrics for name in ("recorded", "plain"))
     assert ours.keys() == plain.keys()
@@ -260,12 +256,6 @@ def test_a_device_that_cannot_record_is_told_and_goes_on(
     # by the plain form, which scores a class only where there is a target in it
     assert len(taken) == 1
     assert [record.message.rpartition(": ")[2] for record in caplog.records] == ["no graphs here"]
-
-
-def test_gradients_of_several_batches_are_not_recorded(run_cli: Callable[..., Any], recorders: list[Recorder]) -> None:
-    code, _, err = run_cli("train", *WORDS, "+trainer.accumulate_grad_batches=2")
-    assert code == 0, err
-    assert recorders == []
 
 
 @pytest.mark.gpu

@@ -9,7 +9,7 @@ import pytest
 
 from lit_ctg.papers.nslm.classes import ClassTable, PatternRecogniser
 from lit_ctg.papers.nslm.occurrences import Evidence, Occurrences
-from lit_ctg.papers.nslm.selection import REFERENCES, class_perplexity, fit_blend, select
+from lit_ctg.papers.nslm.selection import REFERENCES, class_perplexity, select
 
 GRID = {"metrics": ["difference", "value", "frequency"], "densities": ["multinomial", "gaussian", "unigram"]}
 
@@ -89,13 +89,6 @@ def test_several_parameters_of_a_density_are_numbered(table: ClassTable) -> None
     results = select(alone, train, validation).results()
     values = [results[f"micro_model/year/difference/mixture/weight/{place}"]["value"] for place in range(2)]
     assert 0 < sum(values) <= 1 + 1e-9
-
-
-def test_blend_is_no_worse_than_any_part_on_validation(table: ClassTable) -> None:
-    train, validation = made(400, 0), made(300, 1).of(0)
-    models = [trial.model for trial in select(table, train, made(300, 1)).best("year")]
-    blend = fit_blend(models, validation)
-    assert class_perplexity(blend, validation) <= min(class_perplexity(m, validation) for m in models) * 1.001
 
 
 def test_a_class_without_validation_text_keeps_its_unigram(table: ClassTable) -> None:

@@ -110,9 +110,6 @@ def test_code_is_kept_where_one_may_write(tmp_path, monkeypatch) -> None:
         return 2 * number
 
     assert twice(4) == 8 and not isinstance(twice._cache, numba.core.caching.FunctionCache)
-
-
-def test_all_kernels_are_kept_together() -> None:
     for kernel in (compiled.model_steps, compiled.gaps, products.residuals, write_exp):
         assert re.search("kernels-[0-9a-f]{16}", kernel.stats.cache_path)
 
@@ -126,6 +123,10 @@ def test_the_vectorised_exponential(dtype, error) -> None:
     assert found[-3] == 1 and found[-2] == 0 and total == pytest.approx(found[:-1].sum(dtype=np.float64), rel=1e-12)
     assert np.isnan(write_exp(u[-1:], 0.0, found[-1:])) and np.isnan(found[-1])
     assert write_exp(np.full(3, -1e30, dtype), 0.0, found[:3]) == 0
+    # the largest entry, NaN passed over
+    for size in (1, 63, 64, 65, 200):
+        assert highest(u[:-2][-size:]) == u[:-2][-size:].max()
+    assert highest(np.array([np.nan, 3, -np.inf])) == 3 and highest(np.full(70, -np.inf)) == -np.inf
 
 
 def test_of_too_many_extras_the_weightiest_are_kept() -> None:
@@ -136,13 +137,6 @@ def test_of_too_many_extras_the_weightiest_are_kept() -> None:
     assert sorted(found) == sorted(np.argsort(-y)[: MOST_EXTRAS - 1])
     few = compiled._extras(y, y, False, np.ones(size, np.float32), np.exp(-0.5) / np.exp(y).sum(), np.empty_like(y))
     assert sorted(few) == sorted(np.flatnonzero(y > -0.5))
-
-
-def test_the_largest_entry_passes_over_nan() -> None:
-    u = np.random.default_rng(0).normal(size=200).astype(np.float32)
-    for size in (1, 63, 64, 65, 200):
-        assert highest(u[:size]) == u[:size].max()
-    assert highest(np.array([np.nan, 3, -np.inf])) == 3 and highest(np.full(70, -np.inf)) == -np.inf
 
 
 @pytest.mark.parametrize("distance", [1e-6, 1e-3, 1.0, 20.0, 200.0])
@@ -193,21 +187,15 @@ def test_what_goes_wrong_in_a_thread_is_told(monkeypatch) -> None:
         fast.over_rows(kernel, [rows + 1, out], 2)
 
 
-def test_without_numba_torch_does_it(zipf_graph, zipf_logits, monkeypatch) -> None:
-    fast._kernels.cache_clear()
-    monkeypatch.setattr(fast.importlib.util, "find_spec", lambda name: None)
-    assert fast.chosen_kernels("auto") is None
-    assert graphmax(zipf_logits, CooccurrenceGraph.from_matrix(zipf_graph.matrix), strict=True).converged_B.all()
-    fast._kernels.cache_clear()
-
-
-def test_other_devices_are_left_to_torch() -> None:
+def test_torch_does_it_by_setting_on_other_devices_and_without_numba(zipf_graph, zipf_logits, monkeypatch) -> None:
     operator = CooccurrenceGraph.from_matrix(np.eye(2)).operator(torch.zeros(1))
     assert operator.kernels_for(torch.zeros(1, 2)) is compiled
     assert operator.kernels_for(torch.zeros(1, 2, device="meta")) is None
-
-
-def test_one_setting_leaves_all_to_torch(zipf_graph, zipf_logits, monkeypatch) -> None:
+    with monkeypatch.context() as patch:
+        fast._kernels.cache_clear()
+        patch.setattr(fast.importlib.util, "find_spec", lambda name: None)
+        assert fast.chosen_kernels("auto") is None
+        fast._kernels.cache_clear()
     plain = dataclasses.replace(zipf_graph, fast="off")
     found = graphmax(zipf_logits, zipf_graph, strict=True)
     monkeypatch.setattr(fast, "_kernels", lambda: pytest.fail("fast=off asked for kernels"))
