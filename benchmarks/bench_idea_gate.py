@@ -65,16 +65,16 @@ def straight_loss(module: Any, batch: dict[str, Tensor]) -> Tensor:
     """Return the training loss (Eq. 7) the straight way: a dense multi-hot target, the scores of all positions."""
     hidden_BTD = module.backbone(module.embedding(batch["input_ids_BT"]))
     token_BTV, idea_BTV = hidden_BTD @ module.embedding.weight.T, module.idea_head(hidden_BTD)
-    target_BT, hot_BTV = batch["target_ids_BT"], torch.zeros_like(idea_BTV)
+    target_BT, hot_BTV, ideas = batch["target_ids_BT"], torch.zeros_like(idea_BTV), module.ideas
     for t in range(target_BT.shape[1]):
-        first = t + module.window_start - 1
-        hot_BTV[:, t].scatter_(1, target_BT[:, first : first + module.window_size], 1.0)
-    weight = torch.tensor(module.positive_weight, device=idea_BTV.device)
+        first = t + ideas.window_start - 1
+        hot_BTV[:, t].scatter_(1, target_BT[:, first : first + ideas.window], 1.0)
+    weight = torch.tensor(ideas.positive_weight, device=idea_BTV.device)
     bce_BTV = F.binary_cross_entropy_with_logits(idea_BTV, hot_BTV, reduction="none", pos_weight=weight)
     idea = (bce_BTV * ~module.stopword_mask_V).sum(-1).mean()
     gate_BTV = torch.clamp(module.alpha * torch.log(torch.sigmoid(idea_BTV) + module.form.epsilon), min=module.beta)
     token = F.cross_entropy((token_BTV + gate_BTV).flatten(0, 1), target_BT.flatten())
-    return token + module.idea_weight * idea
+    return token + ideas.idea_weight * idea
 
 
 @torch.no_grad()

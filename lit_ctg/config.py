@@ -23,7 +23,7 @@ from omegaconf.errors import InterpolationKeyError, MissingMandatoryValue, Omega
 
 from lit_ctg.errors import UserError, blame, check_unicode, did_you_mean
 from lit_ctg.files import config_folder
-from lit_ctg.limits import Count, Seed, check_value
+from lit_ctg.limits import Count, Seed, check_value, hints_of
 from lit_ctg.trust import named_by_user, resolve, stored, without_trust
 
 # what the shell passes as one word may hold commas, spaces and "="; Hydra's grammar wants it quoted
@@ -319,7 +319,8 @@ def _parameters(target: Any) -> set[str]:
     if not isinstance(target, str):
         return set()
     try:
-        return set(inspect.signature(resolve(target, "_target_")).parameters)
+        accepted = resolve(target, "_target_")
+        return {*inspect.signature(accepted).parameters, *hints_of(accepted)}
     except (UserError, ImportError, TypeError, ValueError):
         return set()
 

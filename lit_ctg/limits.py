@@ -17,7 +17,7 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
 from types import SimpleNamespace
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
@@ -76,9 +76,22 @@ class Choice:
 
 @dataclass(frozen=True)
 class Fields:
-    """Marks a mapping that holds the arguments of a class, which declares their limits."""
+    """Marks a mapping, or ``**options``, that holds arguments of a class or function, which declares their limits."""
 
-    of: type
+    of: Callable[..., Any]
+
+
+def grouped(settings: Mapping[str, Any], *groups: type[Any]) -> list[Any]:
+    """Build dataclasses, each from the settings that are its fields.
+
+    Raises:
+        TypeError: no dataclass has a setting, as in a call with an unknown argument.
+    """
+    names = [{one.name for one in fields(group)} for group in groups]
+    if unknown := settings.keys() - set().union(*names):
+        raise TypeError(f"got an unexpected keyword argument '{min(unknown)}'")
+    pairs = zip(groups, names, strict=True)
+    return [group(**{name: value for name, value in settings.items() if name in own}) for group, own in pairs]
 
 
 def checked(thing: Target) -> Target:
@@ -137,10 +150,22 @@ def hints_of(target: Any) -> Mapping[str, Any]:
     found: dict[str, Any] = {}
     for cls in (cls for cls in target.__mro__[:-1] if "__init__" in vars(cls)):
         build = vars(cls)["__init__"]
-        found = {**_hints(build), **FOREIGN.get(f"{cls.__module__}.{cls.__qualname__}", {}), **found}
+        found = {
+            **_grouped_hints(build),
+            **_hints(build),
+            **FOREIGN.get(f"{cls.__module__}.{cls.__qualname__}", {}),
+            **found,
+        }
         if all(one.kind != one.VAR_KEYWORD for one in inspect.signature(build).parameters.values()):
             break
     return found
+
+
+def _grouped_hints(build: Callable[..., Any]) -> dict[str, Any]:
+    """Return the hints of the classes that ``**options`` are marked with."""
+    spread = [name for name, one in inspect.signature(build).parameters.items() if one.kind == one.VAR_KEYWORD]
+    marks = [mark for name in spread for _, marks in _options(_hints(build).get(name)) for mark in marks]
+    return {name: hint for mark in marks if isinstance(mark, Fields) for name, hint in hints_of(mark.of).items()}
 
 
 @functools.cache

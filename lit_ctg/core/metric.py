@@ -191,6 +191,21 @@ class RatioMetric(BatchMetric):
         """Return sum divided by count, float64, () or (K,); NaN where nothing was counted."""
         return self.total / self.count
 
+    def compute(self) -> Any:
+        """Return the ratio, float64, () or (K,)."""
+        return self.ratio()
+
+    def results(self, *names: str) -> dict[str, MetricResult]:
+        """Return the result of each ratio by its name."""
+        values, counts = self.ratio().reshape(-1).tolist(), self.count.reshape(-1).tolist()
+        return {
+            name: MetricResult(value, self.unit, self.direction, int(n), ci95, self.version)
+            for name, value, n, ci95 in zip(names, values, counts, self.intervals(), strict=True)
+        }
+
+    def _result(self) -> MetricResult | dict[str, MetricResult]:
+        return self.results("")[""]
+
     def intervals(self) -> list[Interval | None]:
         """Return the 95% interval of each ratio (a list of one for a single ratio)."""
         sums = torch.stack([getattr(self, name).reshape(-1) for name in self._SUMS], dim=1).tolist()

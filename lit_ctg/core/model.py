@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
 from lit_ctg.core.batch import Batch
-from lit_ctg.limits import Checked
+from lit_ctg.limits import Checked, Fraction, NonNegative, checked
 
 
 @dataclass
@@ -167,3 +167,22 @@ def evaluating(module: nn.Module) -> Iterator[None]:
     finally:
         for part, training in modes:
             part.training = training
+
+
+@checked
+@dataclass(frozen=True, kw_only=True)
+class AdamW:
+    """Settings of ``adamw_warmup_cosine``."""
+
+    learning_rate: NonNegative
+    weight_decay: NonNegative
+    warmup_fraction: Fraction
+    warmup_from_zero: bool | None = None
+    decay_matrices_only: bool = True
+    final_fraction: Fraction = 0.0
+
+    def configure(self, module: lightning.LightningModule) -> OptimizerLRSchedulerConfig:
+        """Return what ``configure_optimizers`` of a module returns, with one step a batch over the whole run."""
+        total_steps = int(module.trainer.estimated_stepping_batches)
+        settings = vars(self) | {"warmup_from_zero": bool(self.warmup_from_zero)}
+        return adamw_warmup_cosine(module.parameters(), total_steps=total_steps, **settings)

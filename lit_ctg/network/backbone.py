@@ -67,6 +67,21 @@ def check_backbone(backbone: Any, *needed: str) -> None:
         raise UserError(f"backbone: this model cannot run on {name} (no {missing[0]}); leave backbone= out")
 
 
+def vocabulary_size(vocabulary: Any, backbone: Any) -> int:
+    """Return V; a backbone with its own head must have a row for every token of the corpus.
+
+    Raises:
+        UserError: it has fewer rows.
+    """
+    size = getattr(backbone, "vocabulary_size", len(vocabulary))
+    if size < len(vocabulary):
+        raise UserError(
+            f"the backbone has {size} tokens, the corpus {len(vocabulary)}: they need one tokenizer (the model's own: "
+            "data/tokenizer=huggingface data.tokenizer.path=<the model's folder or name>)"
+        )
+    return int(size)
+
+
 class ModuleListOf(nn.ModuleList, Generic[ModuleT]):
     """A ``ModuleList`` of modules of one known type; only type checkers see a difference."""
 

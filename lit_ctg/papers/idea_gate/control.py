@@ -1,8 +1,12 @@
-"""The idea gate as a portable control: the head that predicts the coming words, and the gate (Eq. 2-6)."""
+"""The idea gate as a control: the head that predicts the coming words, and the gate (Eq. 2-6).
+
+A run generates through the same control that it exports. Shape letters: N rows, V vocabulary, D hidden size.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +15,10 @@ from torch import Tensor, nn
 
 from lit_ctg.control.base import Control, Prefix, Stage, Values, cast_like, like_inputs, loaded
 from lit_ctg.core.generation import ControlSetting
-from lit_ctg.decoding.rule import ScoreRule
+from lit_ctg.decoding.rule import PerRow, ScoreRule, per_row
 from lit_ctg.errors import UserError
-from lit_ctg.papers.idea_gate.decode import IdeaGateRule, gate_settings
-from lit_ctg.papers.idea_gate.model import GateForm, IdeaGateModule, IdeaHead
+from lit_ctg.limits import NonNegative, checked
+from lit_ctg.papers.idea_gate.model import Bound, GateForm, IdeaGateModule, IdeaHead, gated_scores
 
 if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
@@ -22,8 +26,8 @@ if TYPE_CHECKING:
 TURNED_FROM = 4  # rows
 
 
-class _Reading:
-    """Idea logits of the newest states of one model.
+class IdeaLogits:
+    """Idea logits of the newest positions of a Hugging Face causal LM.
 
     Args:
         head: in the precision of the model.
@@ -33,7 +37,32 @@ class _Reading:
         self.head = head
         self.newest_ND: Tensor | None = None
 
-    def idea_logits(self) -> Tensor:
+    def watch(self, model: Any) -> RemovableHandle:
+        """Keep the hidden states of each forward pass, until the handle is removed.
+
+        Raises:
+            UserError: the model has neither an output layer nor a base model.
+        """
+
+        def keep(_module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            self.newest_ND = inputs[0][:, -1]
+
+        def keep_output(_module: nn.Module, _inputs: Any, output: Any) -> None:
+            self.newest_ND = output[0][:, -1]
+
+        scores = model.get_output_embeddings()
+        if scores is not None:
+            # the states that the model's own scores are made of, before any other control moves them
+            return scores.register_forward_pre_hook(keep, prepend=True)
+        if model.base_model is model:
+            raise UserError(
+                f"control idea_gate: a {type(model).__name__} names no output layer to read states from: "
+                "use the model it was made for"
+            )
+        # a gated model as `lit-ctg export-model` writes it multiplies by its embedding, without an output layer
+        return model.base_model.register_forward_hook(keep_output)
+
+    def __call__(self) -> Tensor:
         """Return them, [N, V].
 
         Raises:
@@ -43,6 +72,50 @@ class _Reading:
             raise RuntimeError("the language model has not run yet, so there are no hidden states to gate from")
         with torch.no_grad():
             return rows_logits(self.head, self.newest_ND.to(self.head.outer.weight.dtype))
+
+
+@contextmanager
+def watch_idea_logits(model: Any, head: IdeaHead) -> Iterator[IdeaLogits]:
+    """Yield the idea logits of a Hugging Face causal LM while it generates, for ``IdeaGateRule``."""
+    logits = IdeaLogits(head)
+    handle = logits.watch(model)
+    try:
+        yield logits
+    finally:
+        handle.remove()
+
+
+@checked
+class IdeaGateRule(ScoreRule):
+    """The gate as a score rule; with ``alpha`` 0 the scores are unchanged.
+
+    It works in ``decoding/loop.py`` and in ``model.generate(logits_processor=[rule])`` of a Hugging Face causal LM.
+
+    Args:
+        idea_logits: called once per step, returns the idea logits [N, V] of the newest position of every row.
+        alpha, beta: one number for all rows or one per row.
+        form: clamp and epsilon.
+        base_V: base rates of the lift gate, see ``GateForm``.
+        neutral_V: tokens whose joint probability stays, see ``gated_scores``.
+    """
+
+    def __init__(
+        self,
+        idea_logits: Callable[[], Tensor],
+        *,
+        alpha: NonNegative | Sequence[float] | Tensor,
+        beta: Bound | Sequence[float] | Tensor,
+        form: GateForm,
+        base_V: Tensor | None = None,
+        neutral_V: Tensor | None = None,
+    ) -> None:
+        self.idea_logits, self.alpha, self.beta, self.form = idea_logits, alpha, beta, form
+        self.base_V, self.neutral_V = base_V, neutral_V
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        strength = per_row(self.alpha, scores), per_row(self.beta, scores)
+        gate_NV = self.form(self.idea_logits().to(scores), *strength, self.base_V)
+        return gated_scores(scores, gate_NV, self.neutral_V)
 
 
 class IdeaGate(Control):
@@ -65,53 +138,39 @@ class IdeaGate(Control):
         *,
         form: GateForm,
         alpha: float,
-        beta: float,
+        beta: Bound,
         base_V: Tensor | None = None,
         neutral_V: Tensor | None = None,
         name: str | None = None,
     ) -> None:
         super().__init__(name=name)
-        self.head, self.form, self.alpha, self.beta = head.eval().requires_grad_(False), form, alpha, beta
+        self.head, self.form, self.alpha, self.beta = head, form, alpha, beta
         self.base_V, self.neutral_V = base_V, neutral_V
-        self._reading = _Reading(self.head)
+        self._logits = IdeaLogits(head)
 
     @property
     def settings(self) -> tuple[ControlSetting, ...]:
-        return gate_settings(self.alpha, self.beta)
+        return (
+            ControlSetting("alpha", "strength of the gate; 0: no gate", self.alpha, low=0.0, off=0.0),
+            ControlSetting("beta", "lower bound of the gate in nats", self.beta, high=0.0),
+        )
 
     def hooks(self, model: Any, values: Values, prefix: Prefix) -> Iterable[RemovableHandle]:
         # one for each attachment, as the control may be attached to two models
-        reading = self._reading = _Reading(cast_like(self.head, like_inputs(model)))
-
-        def keep(_module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            reading.newest_ND = inputs[0][:, -1]
-
-        def keep_output(_module: nn.Module, _inputs: Any, output: Any) -> None:
-            reading.newest_ND = output[0][:, -1]
-
-        scores = model.get_output_embeddings()
-        if scores is not None:
-            # the states that the model's own scores are made of, before any other control moves them
-            return [scores.register_forward_pre_hook(keep, prepend=True)]
-        if model.base_model is model:
-            raise UserError(
-                f"control {self.name}: a {type(model).__name__} names no output layer to read states from: "
-                "use the model it was made for"
-            )
-        # a gated model as `lit-ctg export-model` writes it multiplies by its embedding, without a layer of its own
-        return [model.base_model.register_forward_hook(keep_output)]
+        self._logits = IdeaLogits(cast_like(self.head, like_inputs(model)))
+        return [self._logits.watch(model)]
 
     def rule(self, values: Values, prefix: Prefix) -> ScoreRule:
-        reading, self._reading = self._reading, _Reading(self.head)  # the control keeps no states
-        where = reading.head.outer.weight.device
-        return IdeaGateRule(
-            reading.idea_logits,
-            alpha=values["alpha"],
-            beta=values["beta"],
-            form=self.form,
-            base_V=None if self.base_V is None else self.base_V.to(where),
-            neutral_V=None if self.neutral_V is None else self.neutral_V.to(where),
-        )
+        logits, self._logits = self._logits, IdeaLogits(self.head)  # the control keeps no states
+        return self.gate(logits, values["alpha"], values["beta"], logits.head.outer.weight.device)
+
+    def gate(
+        self, idea_logits: Callable[[], Tensor], alpha: PerRow, beta: PerRow, device: torch.device
+    ) -> IdeaGateRule:
+        """Return the score rule over idea logits [N, V] that are read at each step."""
+        tables = (None if each is None else each.to(device) for each in (self.base_V, self.neutral_V))
+        base_V, neutral_V = tables
+        return IdeaGateRule(idea_logits, alpha=alpha, beta=beta, form=self.form, base_V=base_V, neutral_V=neutral_V)
 
     def shape(self) -> dict[str, int]:
         return {"vocab_size": self.head.outer.out_features, "hidden_size": self.head.inner.in_features}

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from annotated_types import Ge
+from annotated_types import Ge, MinLen
 
 from lit_ctg.data.byte_pair import END, TrainedBPETokenizer, byte_level
 from lit_ctg.data.document import Document
 from lit_ctg.data.wikipedia import WikipediaDataModule
-from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.errors import UserError
 from lit_ctg.files import read_yaml
-from lit_ctg.limits import Count
+from lit_ctg.limits import Choice, Count, check_arguments, check_value
 from lit_ctg.papers.idea_gate.metrics import words
 
 Merge = tuple[str, str]
@@ -51,46 +51,47 @@ def known_domains() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
 
-def load_domain(name: str | Path) -> Domain:
-    """Load a domain by name, or from the user's own YAML file (a path that ends in ``.yaml``).
+Terms = Annotated[str, MinLen(1)] | Annotated[Sequence[str], MinLen(1)]
 
-    The file is a mapping: ``prompts`` (list of texts), ``short`` and ``long`` (list of terms, or one string of terms
-    separated by spaces), and perhaps ``authors``.
+
+@dataclass(frozen=True)
+class DomainFile:
+    """The content of a domain's file; terms are lists, or texts of terms separated by spaces."""
+
+    prompts: Annotated[Sequence[Annotated[str, MinLen(1)]], MinLen(1)]
+    short: Terms
+    long: Terms
+    authors: Terms = ()
+
+
+def load_domain(name: str | Path) -> Domain:
+    """Load a domain by name, or from the user's own YAML file (a path that ends in ``.yaml``; see ``DomainFile``).
 
     Raises:
-        UserError: no such domain or file, not a mapping of these keys, prompts that are no texts, a term that is not
-        a single lower-case word.
+        UserError: no such domain or file, a key or value that does not fit, a term that is not a single lower-case
+            word.
     """
     path = Path(name)
     if path.suffix != ".yaml":
+        check_value("domain", str(name), Annotated[str, Choice(known_domains())])
         path = FOLDER / f"{name}.yaml"
-        if not path.is_file():
-            known = known_domains()
-            raise UserError(f"no domain '{name}'{did_you_mean(str(name), known)}; there are: {', '.join(known)}")
-    data = read_yaml(path, f"domain {path}")
-    keys = {"prompts", *LISTS}
-    if not isinstance(data, dict) or set(data) - {AUTHORS} != keys:
-        raise UserError(f"domain {path}: expected a mapping with {', '.join(sorted(keys))}")
-    short, long = (_terms(data[key], key, path) for key in LISTS)
-    prompts = data["prompts"]
-    if not isinstance(prompts, list) or not all(isinstance(prompt, str) and prompt.strip() for prompt in prompts):
-        raise UserError(f"domain {path}, prompts: give a list of texts, each with at least one word")
-    if not prompts:
-        raise UserError(f"domain {path}: give at least one prompt")
-    authors = _terms(data[AUTHORS], AUTHORS, path) if AUTHORS in data else short
-    return Domain(path.stem, {"short": short, "long": short | long, AUTHORS: authors}, tuple(prompts))
+    where = f"domain {path}"
+    data = read_yaml(path, where)
+    needed = {"prompts", *LISTS}
+    if not isinstance(data, dict) or not needed <= data.keys() <= needed | {AUTHORS}:
+        raise UserError(f"{where}: give a mapping with {', '.join(sorted(needed))}, and perhaps {AUTHORS}")
+    check_arguments(DomainFile, data, where)
+    terms = {key: _terms(data[key], f"{where}.{key}") for key in data if key != "prompts"}
+    terms[AUTHORS] = terms.get(AUTHORS, terms["short"])
+    return Domain(path.stem, terms | {"long": terms["short"] | terms["long"]}, tuple(data["prompts"]))
 
 
-def _terms(value: Any, key: str, path: Path) -> frozenset[str]:
+def _terms(value: str | Sequence[str], where: str) -> frozenset[str]:
     terms = value.split() if isinstance(value, str) else value
-    if not isinstance(terms, list) or not all(isinstance(term, str) for term in terms):
-        raise UserError(f"domain {path}, {key}: give a list of words, or one string of words separated by spaces")
-    for term in terms:
-        # as the measures split texts: a term with a mark around it would never be found
+    for term in terms or [""]:
+        # as the measures split texts: a term with a mark around it would never match
         if words(term) != [term]:
-            raise UserError(f"domain {path}, {key}: '{term}' must be one lower-case word without marks around it")
-    if not terms:
-        raise UserError(f"domain {path}, {key}: no terms")
+            raise UserError(f"{where}: '{term}' must be one lower-case word without marks around it")
     return frozenset(terms)
 
 
@@ -117,11 +118,7 @@ class DomainWikipedia(WikipediaDataModule):
         files = super().local_files()
         known = [path.name.partition(".")[0].removeprefix("domain_") for path in files]
         for source in self.copies:
-            if source not in known:
-                raise UserError(
-                    f"data.copies.{source}: no file of data.root={self.root} has it{did_you_mean(source, known)}; "
-                    f"there are: {', '.join(known)}"
-                )
+            check_value("data.copies", source, Annotated[str, Choice(known)])
         return files
 
     def local_documents(self, split: str) -> Iterator[Document]:

@@ -5,30 +5,22 @@ Shape letters: B rows, T positions, V vocabulary, D hidden size.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lit_ctg.core.generation import ControlSetting, GeneratedText, Generator
 from lit_ctg.decoding.filters import Temperature
-from lit_ctg.decoding.rule import PerRow, RuleList, ScoreRule, per_row
+from lit_ctg.decoding.rule import RuleList, ScoreRule
 from lit_ctg.errors import UserError
 from lit_ctg.limits import Choice, Count, Positive, checked
-from lit_ctg.papers.idea_gate.model import GateForm, IdeaGateModule, IdeaState, check_strength, gated_scores
+from lit_ctg.papers.idea_gate.control import of_run
+from lit_ctg.papers.idea_gate.model import IdeaGateModule, IdeaState
 
 PENALTIES = ("logits", "log_probabilities")
-
-
-def gate_settings(alpha: float, beta: float) -> tuple[ControlSetting, ...]:
-    """Return the user's settings of the gate, with their defaults."""
-    return (
-        ControlSetting("alpha", "strength of the gate; 0: no gate", alpha, low=0.0, off=0.0),
-        ControlSetting("beta", "lower bound of the gate in nats", beta, high=0.0),
-    )
 
 
 class DividingPenalty(ScoreRule):
@@ -55,67 +47,6 @@ class DividingPenalty(ScoreRule):
         count_BV = torch.zeros_like(scores).scatter_add_(1, input_ids, torch.ones_like(input_ids).to(scores))
         factor_BV = self.penalty**count_BV
         return torch.where(scores < 0, scores * factor_BV, scores / factor_BV)
-
-
-class IdeaGateRule(ScoreRule):
-    """The gate as a score rule; with ``alpha`` 0 the scores are unchanged.
-
-    It works in ``decoding/loop.py`` and in ``model.generate(logits_processor=[rule])`` of a Hugging Face causal LM.
-
-    Args:
-        idea_logits: called once per step, returns the idea logits [B, V] of the newest position of every row.
-        alpha, beta: one number for all rows or one per row.
-        form: clamp and epsilon.
-        base_V: base rates of the lift gate, see ``GateForm``.
-        neutral_V: tokens whose joint probability stays, see ``gated_scores``.
-    """
-
-    def __init__(
-        self,
-        idea_logits: Callable[[], Tensor],
-        *,
-        alpha: PerRow,
-        beta: PerRow,
-        form: GateForm,
-        base_V: Tensor | None = None,
-        neutral_V: Tensor | None = None,
-    ) -> None:
-        check_strength(alpha, beta, "gate")
-        self.idea_logits, self.alpha, self.beta, self.form = idea_logits, alpha, beta, form
-        self.base_V, self.neutral_V = base_V, neutral_V
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        strength = per_row(self.alpha, scores), per_row(self.beta, scores)
-        gate_BV = self.form(self.idea_logits().to(scores), *strength, self.base_V)
-        return gated_scores(scores, gate_BV, self.neutral_V)
-
-
-@contextmanager
-def watch_idea_logits(model: Any, head: nn.Module) -> Iterator[Callable[[], Tensor]]:
-    """Yield the idea logits of the newest positions of a Hugging Face causal LM while it generates.
-
-    Args:
-        model: a ``PreTrainedModel`` with a ``base_model`` that returns ``last_hidden_state``.
-        head: idea head, hidden states [B, D] to logits [B, V].
-
-    Yields:
-        a callable for ``IdeaGateRule``; it raises RuntimeError before the model has run.
-    """
-    newest: list[Tensor] = []
-
-    def keep(_module: nn.Module, _inputs: Any, output: Any) -> None:
-        newest[:] = [output[0][:, -1]]
-
-    def idea_logits() -> Tensor:
-        if not newest:
-            raise RuntimeError("the language model has not run yet, so there are no hidden states to gate from")
-        return head(newest[0])
-
-    handle = model.base_model.register_forward_hook(keep)
-    try:
-        yield idea_logits
-    finally:
-        handle.remove()
 
 
 @checked
@@ -179,9 +110,7 @@ class IdeaGateGenerator(Generator[GeneratedText]):
 
     @property
     def controls(self) -> tuple[ControlSetting, ...]:
-        if not self.module.gated:
-            return ()
-        return gate_settings(self.module.alpha, self.module.beta)
+        return of_run(self.module, None, None).settings if self.module.gated else ()
 
     @property
     def context(self) -> int | None:
@@ -207,20 +136,8 @@ class IdeaGateGenerator(Generator[GeneratedText]):
     def rules(self, controls: Sequence[dict[str, Any]], routes: Collection[str], state: IdeaState) -> ScoreRule:
         rules = self.decoding.rules()
         if any(control.get("alpha", 0.0) > 0 for control in controls):
-
-            def idea_logits() -> Tensor:
-                assert state.idea_BV is not None
-                return state.idea_BV
-
-            module = self.module
-            gate = IdeaGateRule(
-                idea_logits,
-                alpha=[control["alpha"] for control in controls],
-                beta=[control["beta"] for control in controls],
-                form=module.form,
-                base_V=module.base_rate,
-                neutral_V=module.neutral,
-            )
+            alpha, beta = ([control[name] for control in controls] for name in ("alpha", "beta"))
+            gate = of_run(self.module, None, None).gate(state.idea_logits, alpha, beta, self.module.device)
             rules.insert(0, gate)
         return RuleList(rules)
 

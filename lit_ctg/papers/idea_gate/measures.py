@@ -10,6 +10,7 @@ Shape letters: B rows, T positions, V vocabulary, P measured positions, K window
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from lit_ctg.errors import UserError
 from lit_ctg.limits import Checked, Count
 from lit_ctg.metric.bigram import Bigrams
 from lit_ctg.papers.idea_gate.corpus import Domain, load_domain
-from lit_ctg.papers.idea_gate.metrics import GATED, GivenMean, average_precision, cost, has_gate
+from lit_ctg.papers.idea_gate.metrics import GATED, GivenMean, HeadMetric, average_precision, cost, has_gate
 from lit_ctg.papers.idea_gate.model import distinct, idea_loss
 
 CHUNK = 1 << 22  # idea logits converted to float64 at a time
@@ -66,17 +67,9 @@ class BigramLoss(RatioMetric):
         sums_B2 = torch.stack((bigram_BT.sum(1), (bigram_BT - model_BT).sum(1)), dim=1)
         self.add_rows(sums_B2, mask_BT.sum(1, keepdim=True).expand(-1, 2))
 
-    def compute(self) -> Tensor:
-        """Return both, float64, (2,)."""
-        return self.ratio()
-
     def _result(self) -> dict[str, MetricResult]:
-        count = int(self.count[0])
-        (loss, margin), (loss_ci, margin_ci) = self.ratio().tolist(), self.intervals()
-        return {
-            "loss": MetricResult(loss, self.unit, "none", count, loss_ci, self.version),
-            "margin": MetricResult(margin, self.unit, "higher", count, margin_ci, self.version),
-        }
+        named = self.results("loss", "margin")
+        return {**named, "loss": replace(named["loss"], direction="none")}
 
 
 class IdeaLoss(RatioMetric):
@@ -111,70 +104,34 @@ class IdeaLoss(RatioMetric):
         """Add the counted positions of one row."""
         (module,) = self._module
         self.follow(idea_PV)
-        options = {"positive_weight": module.positive_weight, "stopword_mask": module.stopword_mask_V}
+        options = {"positive_weight": module.ideas.positive_weight, "stopword_mask": module.stopword_mask_V}
         rows = max(1, CHUNK // idea_PV.shape[1])
         parts = zip(idea_PV.split(rows), window_PK.split(rows), strict=True)
         total = sum(float(idea_loss(idea.double(), window, **options)) * len(idea) for idea, window in parts)
         self.add_rows(torch.tensor([total], dtype=torch.float64), torch.tensor([len(idea_PV)]))
 
-    def compute(self) -> Tensor:
-        """Return the mean over positions, float64, ()."""
-        return self.ratio()
-
     def _result(self) -> dict[str, MetricResult] | MetricResult:
-        if not float(self.rows):
-            return {}
-        (interval,) = self.intervals()
-        return MetricResult(float(self.ratio()), self.unit, self.direction, int(self.count), interval, self.version)
+        return super()._result() if float(self.rows) else {}
 
 
-class HistoryCache(RatioMetric):
+class HistoryCache(HeadMetric):
     """The idea head compared with an untrained baseline: the tokens read so far in the row, the most frequent first.
 
     ``average_precision`` (see ``IdeaHead``) ranks by counts in the row up to each position, with ties decided by the
-    frequency in the training text; ``head_gain`` is the idea head's minus it, position by position. A model without an
-    idea head gives no results.
-
-    Args:
-        stride: distance between measured positions.
+    frequency in the training text; ``head_gain`` is the idea head's minus it, position by position.
     """
 
-    unit = "rate"
-    direction = "higher"
-
-    def __init__(self, *, stride: Count = 16, mask: Mask = "target", **kwargs: Any) -> None:
-        super().__init__(mask=mask, groups=2, **kwargs)
-        self.stride = stride
-        self.frequency_V: Tensor | None = None
-        self._module: list[Any] = []
-
-    def bind(self, datamodule: Any, module: Any = None) -> HistoryCache:
-        """Take window and stopwords from the model, and count the training split."""
-        self._module = [module]
-        if self.frequency_V is None:
-            counts_V = np.bincount(np.asarray(datamodule.packed.ids("train")), minlength=module.vocabulary_size)
-            # below one occurrence in the row, so that it only decides ties
-            self.frequency_V = torch.from_numpy(counts_V / (counts_V.sum() + 1.0)).float()
-        return self
+    names = ("average_precision", "head_gain")
 
     def update_from(self, output: Any, batch: Mapping[str, Tensor]) -> None:
-        """Measure every ``stride``-th position of a batch; each row counts as one unit of the interval."""
-        if not has_gate(output):
-            return
-        (module,) = self._module
-        self.follow(batch["target_ids_BT"])
-        counted_BT = pick_mask(batch, self.mask)
-        window_BTK = module.window(batch["target_ids_BT"], batch["mask_target_BT"])
-        for row in range(len(counted_BT)):
-            places = torch.arange(self.stride - 1, counted_BT.shape[1], self.stride, device=counted_BT.device)
-            places = places[counted_BT[row, places]]
-            tokens_PK = distinct(window_BTK[row, places], module.stopword_mask_V)
+        """Measure a batch."""
+        for row, places, window_PK in self.measured(output, batch):
+            tokens_PK = distinct(window_PK, self.model.stopword_mask_V)
             some_P = (tokens_PK >= 0).any(1)
-            if not bool(some_P.any()):
-                continue
-            places, tokens_PK = places[some_P], tokens_PK[some_P]
-            history_PV = self.history(batch["input_ids_BT"][row], places)
-            self.update(history_PV, output.idea_BTV[row, places], tokens_PK, module.stopword_mask_V)
+            if bool(some_P.any()):
+                history_PV = self.history(batch["input_ids_BT"][row], places[some_P])
+                idea_PV = output.idea_BTV[row, places[some_P]]
+                self.update(history_PV, idea_PV, tokens_PK[some_P], self.model.stopword_mask_V)
 
     def update(self, history_PV: Tensor, idea_PV: Tensor, tokens_PK: Tensor, stopword_V: Tensor) -> None:
         """Add the positions of one row: both rankings, the tokens to find (-1 pads; at least one each), stopwords."""
@@ -187,24 +144,12 @@ class HistoryCache(RatioMetric):
 
     def history(self, ids_T: Tensor, places_P: Tensor) -> Tensor:
         """Return the ranking's scores [P, V]: how often each token occurs in the row up to each position."""
-        assert self.frequency_V is not None, "call bind(datamodule, module) first"
-        frequency_V = self.frequency_V.to(ids_T.device)
+        assert self.counts_V is not None, "call bind(datamodule, module) first"
+        # below one occurrence in the row, so that it only decides ties
+        frequency_V = (self.counts_V.double() / (self.counts_V.sum() + 1.0)).float().to(ids_T.device)
         read_PT = torch.arange(len(ids_T), device=ids_T.device) <= places_P[:, None]
         count_PV = torch.zeros(len(places_P), len(frequency_V), device=ids_T.device)
         return count_PV.scatter_add_(1, ids_T.expand(len(places_P), -1), read_PT.float()) + frequency_V
-
-    def compute(self) -> Tensor:
-        """Return both, float64, (2,)."""
-        return self.ratio()
-
-    def _result(self) -> dict[str, MetricResult]:
-        if not float(self.rows[0]):
-            return {}
-        names, count = ("average_precision", "head_gain"), int(self.count[0])
-        return {
-            name: MetricResult(value, self.unit, self.direction, count, interval, self.version)
-            for name, value, interval in zip(names, self.ratio().tolist(), self.intervals(), strict=True)
-        }
 
 
 class GateContext(BatchMetric):

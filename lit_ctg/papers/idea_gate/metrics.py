@@ -9,21 +9,22 @@ from __future__ import annotations
 import math
 import re
 import string
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lit_ctg.core.metric import BatchMetric, LitMetric, Mask, pick_mask, token_nll
+from lit_ctg.core.metric import LitMetric, Mask, RatioMetric, pick_mask, token_nll
 from lit_ctg.core.result import MetricResult
 from lit_ctg.data.tokenizer import texts_behind
 from lit_ctg.limits import Count, Fraction
 from lit_ctg.metric.perplexity import Perplexity
 from lit_ctg.network.backbone import ModuleListOf
 from lit_ctg.papers.idea_gate.model import IdeaGateOutput, distinct
-from lit_ctg.statistics import Interval, ratio_interval
+from lit_ctg.statistics import Interval
 
 GATED, UNGATED = "gated", "ungated"
 
@@ -72,8 +73,7 @@ class GatedPerplexity(Perplexity):
         self.add_rows(cost(output, batch, self.scores).sum(1), mask_BT.sum(1))
 
     def _result(self) -> dict[str, MetricResult]:
-        (interval,) = self.intervals()
-        nats = MetricResult(float(self.ratio()), "nats", "lower", int(self.count), interval, self.version)
+        nats = replace(self.results("loss")["loss"], unit="nats")
         perplexity = super()._result()
         assert isinstance(perplexity, MetricResult)
         return {"loss": nats, "perplexity": perplexity}
@@ -133,9 +133,6 @@ def token_texts(vocabulary: Any) -> list[str]:
 
 # scores ranked at a time
 _CHUNK = 1 << 22
-_RATIOS = ("precision", "recall", "average_precision", "unigram_average_precision")
-# per ratio: the sums of RatioMetric, here over rows of the batch
-_SUMS = ("total", "count", "total_sq", "cross", "count_sq")
 
 
 def average_precision(scores_PV: Tensor, tokens_PK: Tensor) -> Tensor:
@@ -158,65 +155,90 @@ def average_precision(scores_PV: Tensor, tokens_PK: Tensor) -> Tensor:
     return precision_PK.sum(1) / (~padding_PK).sum(1)
 
 
-class IdeaHead(BatchMetric):
+class HeadMetric(RatioMetric):
+    """Ratios at every ``stride``-th position of a model with an idea head; a model without one gives no results.
+
+    Each row counts as one unit of the interval.
+
+    Args:
+        stride: distance between measured positions.
+
+    Attributes:
+        names: of the ratios.
+        model: the model, after ``bind``.
+        counts_V: how often each token occurs in the training split, after ``bind``.
+    """
+
+    unit = "rate"
+    direction = "higher"
+    names: ClassVar[tuple[str, ...]]
+
+    def __init__(self, *, stride: Count = 16, mask: Mask = "target", **kwargs: Any) -> None:
+        super().__init__(mask=mask, groups=len(self.names), **kwargs)
+        self.stride = stride
+        self.counts_V: Tensor | None = None
+        self._model: list[Any] = []  # in a list: a module in an attribute would become part of the metric
+
+    @property
+    def model(self) -> Any:
+        return self._model[0]
+
+    def bind(self, datamodule: Any, module: Any = None) -> Any:
+        """Take window, stopwords and output rows from the model, and count the training split."""
+        self._model = [module]
+        if self.counts_V is None:
+            ids = np.asarray(datamodule.packed.ids("train"))
+            # a pretrained head can have more rows than its tokenizer has tokens
+            self.counts_V = torch.from_numpy(np.bincount(ids, minlength=module.vocabulary_size))
+        return self
+
+    def measured(self, output: Any, batch: Mapping[str, Tensor]) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """Yield (row, places_P, window_PK) of each row with a counted position among the measured ones."""
+        if not has_gate(output):
+            return
+        self.follow(batch["target_ids_BT"])
+        window_BTK = self.model.window(batch["target_ids_BT"], batch["mask_target_BT"])
+        for row, counted_T in enumerate(pick_mask(batch, self.mask)):
+            places = torch.arange(self.stride - 1, len(counted_T), self.stride, device=counted_T.device)
+            places = places[counted_T[places]]
+            if len(places):
+                yield row, places, window_BTK[row, places]
+
+    def _result(self) -> dict[str, MetricResult]:
+        return self.results(*self.names) if bool(self.rows.any()) else {}
+
+
+class IdeaHead(HeadMetric):
     """Precision and recall of the tokens that the head predicts, and the average precision of its ranking.
 
     ``precision`` and ``recall`` count (position, token) pairs with a probability above ``threshold``;
     ``average_precision`` is a mean over positions, with stopwords left out of the ranking;
     ``unigram_average_precision`` is that of ranking by frequency in the training split at every position: what a head
-    without context gets. Every ``stride``-th position is measured; one without a token to find has no average
-    precision. A model without an idea head gives no results. Intervals treat rows as independent.
+    without context gets. A position without a token to find has no average precision.
 
     Args:
         threshold: a probability.
-        stride: positions from one measured position to the next.
+        options: see ``HeadMetric``.
     """
 
-    unit = "rate"
-    direction = "higher"
+    names = ("precision", "recall", "average_precision", "unigram_average_precision")
 
-    def __init__(self, *, threshold: Fraction = 0.5, stride: Count = 16, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.threshold, self.stride = threshold, stride
-        for ratio in _RATIOS:
-            for name in (*_SUMS, "rows"):
-                self.add_sum(f"{ratio}_{name}")
-        self.frequency_V: Tensor | None = None
-        self._module: list[Any] = []  # in a list: a module in an attribute would become part of the metric
-
-    def bind(self, datamodule: Any, module: Any = None) -> IdeaHead:
-        """Take window, stopwords and output rows from the model, and count the training split."""
-        self._module = [module]
-        if self.frequency_V is None:
-            ids = np.asarray(datamodule.packed.ids("train"))
-            # a pretrained head can have more rows than its tokenizer has tokens
-            self.frequency_V = torch.from_numpy(np.bincount(ids, minlength=module.vocabulary_size)).float()
-        return self
+    def __init__(self, *, threshold: Fraction = 0.5, **options: Any) -> None:
+        super().__init__(**options)
+        self.threshold = threshold
 
     def update_from(self, output: Any, batch: Mapping[str, Tensor]) -> None:
-        """Measure every ``stride``-th position of a batch; each row counts as one unit of the interval."""
-        if not has_gate(output):
-            return
-        (module,) = self._module
-        self.follow(batch["target_ids_BT"])
-        places = slice(self.stride - 1, None, self.stride)
-        counted_BT = pick_mask(batch, "target")[:, places]
-        logits_BTV = output.idea_BTV[:, places]
-        window_BTK = module.window(batch["target_ids_BT"], batch["mask_target_BT"])[:, places]
-        for row in range(len(counted_BT)):
-            kept = counted_BT[row]
-            if bool(kept.any()):
-                self.update(logits_BTV[row][kept], window_BTK[row][kept], module.stopword_mask_V)
+        """Measure a batch."""
+        for row, places, window_PK in self.measured(output, batch):
+            self.update(output.idea_BTV[row, places], window_PK, self.model.stopword_mask_V)
 
     def update(self, logits_PV: Tensor, window_PK: Tensor, stopword_V: Tensor) -> None:
         """Add the positions of one row: idea logits, the tokens of their windows (-1 pads), the stopwords."""
-        sums = torch.zeros(len(_RATIOS), 2, dtype=torch.float64)
+        sums_42 = torch.zeros(len(self.names), 2, dtype=torch.float64)
         rows = max(1, _CHUNK // logits_PV.shape[1])
         for logits, window in zip(logits_PV.float().split(rows), window_PK.split(rows), strict=True):
-            sums += self._count(logits, distinct(window, stopword_V), stopword_V)
-        for ratio, (total, count) in zip(_RATIOS, sums, strict=True):
-            values = (total, count, total * total, total * count, count * count, (count > 0).double())
-            self.add(**{f"{ratio}_{name}": value for name, value in zip((*_SUMS, "rows"), values, strict=True)})
+            sums_42 += self._count(logits, distinct(window, stopword_V), stopword_V)
+        self.add_rows(sums_42[None, :, 0], sums_42[None, :, 1])
 
     def _count(self, logits_PV: Tensor, tokens_PK: Tensor, stopword_V: Tensor) -> Tensor:
         """Return (total, count) of every ratio."""
@@ -225,8 +247,8 @@ class IdeaHead(BatchMetric):
         right = (said_PV.gather(1, tokens_PK.clamp(min=0)) & there_PK).sum()
         some_P = there_PK.any(1)
         ranked_P = average_precision(logits_PV[some_P].masked_fill(stopword_V, float("-inf")), tokens_PK[some_P])
-        assert self.frequency_V is not None, "call bind(datamodule, module) first"
-        unigram_1V = self.frequency_V.to(logits_PV).masked_fill(stopword_V, float("-inf")).unsqueeze(0)
+        assert self.counts_V is not None, "call bind(datamodule, module) first"
+        unigram_1V = self.counts_V.to(logits_PV).masked_fill(stopword_V, float("-inf")).unsqueeze(0)
         unigram_P = average_precision(unigram_1V, tokens_PK[some_P])
         positions = some_P.sum()
         pairs = [
@@ -236,21 +258,6 @@ class IdeaHead(BatchMetric):
             (unigram_P.sum(), positions),
         ]
         return torch.tensor([[float(total), float(count)] for total, count in pairs], dtype=torch.float64)
-
-    def compute(self) -> dict[str, Tensor]:
-        """Return each ratio, float64, ()."""
-        return {ratio: getattr(self, f"{ratio}_total") / getattr(self, f"{ratio}_count") for ratio in _RATIOS}
-
-    def _result(self) -> dict[str, MetricResult]:
-        if not any(float(getattr(self, f"{ratio}_rows")) for ratio in _RATIOS):
-            return {}
-        results = {}
-        for ratio, value in self.compute().items():
-            sums = {name: float(getattr(self, f"{ratio}_{name}")) for name in _SUMS}
-            interval = ratio_interval(**sums, rows=int(getattr(self, f"{ratio}_rows")))
-            count = int(sums["count"])
-            results[ratio] = MetricResult(float(value), self.unit, self.direction, count, interval, self.version)
-        return results
 
 
 _RUN = re.compile(r"\S+")

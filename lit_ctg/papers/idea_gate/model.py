@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, NoReturn, cast
 
 import numpy as np
 import torch
@@ -18,12 +18,11 @@ from annotated_types import Interval
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lit_ctg.core.model import Batch, LitLanguageModel, LMOutput, adamw_warmup_cosine, datamodule_of
+from lit_ctg.core.model import AdamW, Batch, LitLanguageModel, LMOutput, datamodule_of
 from lit_ctg.data.tokenizer import ids_behind
-from lit_ctg.decoding.rule import PerRow
 from lit_ctg.errors import UserError
-from lit_ctg.limits import Choice, Count, Fraction, NonNegative, Positive, Whole, checked
-from lit_ctg.network.backbone import Backbone, PretrainedBackbone, check_backbone
+from lit_ctg.limits import Choice, Count, Fields, Fraction, NonNegative, Positive, Whole, checked, grouped
+from lit_ctg.network.backbone import Backbone, PretrainedBackbone, check_backbone, vocabulary_size
 from lit_ctg.network.gpt2 import GPT2Backbone
 from lit_ctg.network.huggingface import weights_digest
 from lit_ctg.papers.idea_gate.fast import fused
@@ -38,6 +37,7 @@ AUTHORS = (*(f" {word}" for word in ["the", "The", "and", "to", "of", "a", "in",
 BIASES = ("zero", "base_rate", "above_clamp", "token_rate")
 # with idea_bias=above_clamp the gate starts at this share of its lower bound
 START = 0.9
+Bound = Annotated[float, Interval(ge=-math.inf, le=0)]
 # added to hidden states that the head's relu is to let pass as they are: normalised states lie above its negative
 SHIFT = 8.0
 # tokens of the training text for the mean hidden state
@@ -217,19 +217,6 @@ def base_rates(ids_N: Any, size: int, window: int) -> Tensor:
     return torch.from_numpy(windows_V / max(1, len(ids_N))).clamp_(max=1.0)
 
 
-def check_strength(alpha: PerRow, beta: PerRow, where: str) -> None:
-    """Refuse a strength below 0 and a bound above 0.
-
-    Raises:
-        UserError: names ``where``.
-    """
-    values = torch.as_tensor(alpha, dtype=torch.float64), torch.as_tensor(beta, dtype=torch.float64)
-    if not bool((values[0] >= 0).all() and values[0].isfinite().all()):
-        raise UserError(f"{where}.alpha={alpha}: the strength of the gate is a number of at least 0 (0: no gate)")
-    if not bool((values[1] <= 0).all()):
-        raise UserError(f"{where}.beta={beta}: the gate's lower bound is at most 0")
-
-
 # the model -----------------------------------------------------------------------------------------------------------
 
 
@@ -275,6 +262,63 @@ class IdeaState:
     cache: Any = None
     idea_BV: Tensor | None = None
 
+    def idea_logits(self) -> Tensor:
+        """Return the idea logits, for ``IdeaGateRule``."""
+        assert self.idea_BV is not None
+        return self.idea_BV
+
+
+@checked
+@dataclass(frozen=True, kw_only=True)
+class GateSettings:
+    """The gate (sec. 3.2) and its strength in training.
+
+    Attributes:
+        clamp, epsilon: see ``GateForm``.
+        alpha: strength.
+        beta: lower bound.
+        alpha_ramp_fraction: share of the training run during which alpha rises from 0.
+        lift: the gate is log p minus the log base rate in the training text (ours), see ``GateForm``.
+        neutral_stopwords: the gate keeps the stopwords' joint probability (ours), see ``gated_scores``.
+    """
+
+    clamp: Annotated[str, Choice(CLAMPS)]
+    alpha: NonNegative
+    beta: Bound
+    epsilon: Positive
+    alpha_ramp_fraction: Fraction
+    lift: bool = False
+    neutral_stopwords: bool = False
+
+
+@checked
+@dataclass(frozen=True, kw_only=True)
+class IdeaSettings:
+    """The idea head: what it predicts, how it starts, and its loss (sec. 3.3).
+
+    Attributes:
+        window: K, tokens predicted at each position.
+        window_start: 1: the window begins with the next token (the paper); 2: with the one after.
+        positive_weight: of tokens in the window, in the idea loss.
+        idea_weight: of the idea loss in the sum (Eq. 7).
+        idea_bias: initial value of the idea head's bias: zero, base_rate (the log odds of a token in a window),
+            above_clamp (the probability at which the gate is 0.9 of its lower bound: below the bound a token's loss
+            gives its idea logit no gradient) or token_rate (each token's own rate in the training text).
+        stopwords: which tokens the idea loss ignores: authors, frequent or none.
+        stopword_count: how many tokens count as frequent.
+        from_token_head: the idea logits begin as their bias and this share of what the token logits have above their
+            mean over the training text (ours; for a trained ``start_from``); 0: from random weights.
+    """
+
+    window: Count
+    window_start: Count
+    positive_weight: Positive
+    idea_weight: NonNegative
+    idea_bias: Annotated[str, Choice(BIASES)]
+    stopwords: Annotated[str, Choice(STOPWORDS)]
+    stopword_count: Whole
+    from_token_head: NonNegative = 0.0
+
 
 class IdeaGateModule(LitLanguageModel):
     """A language model on a causal backbone, with idea head and gate (``gated``) or without (the baselines).
@@ -282,12 +326,24 @@ class IdeaGateModule(LitLanguageModel):
     The backbone maps embedded tokens to hidden states and has ``dim``. One with ``embed(ids)`` and ``head_weight`` (a
     Hugging Face model) has its own embedding and output head; otherwise the two are one matrix here (tied).
 
+    Args:
+        vocabulary: tokenizer of the corpus.
+        backbone: causal stack.
+        gated: with idea head and gate.
+        start_from: folder of a Hugging Face GPT-2 whose embedding and stack initialise ours.
+        fast: use the fused form of the losses: auto (for large batches), always or never.
+        settings: fields of ``GateSettings``, ``IdeaSettings`` and ``AdamW``.
+
     Attributes:
         alpha: strength of the gate outside training; set it to 0 for the ungated model.
         beta: its lower bound.
         form: its clamp and epsilon.
+        ideas: settings of the idea head.
         stopword_mask_V: True at tokens that the idea loss ignores.
         given_weights: SHA-256 of the model of ``start_from``; only with one.
+
+    Raises:
+        UserError: a backbone, ``start_from`` or vocabulary that does not fit.
     """
 
     base_V: Tensor
@@ -299,105 +355,42 @@ class IdeaGateModule(LitLanguageModel):
         vocabulary: Any,
         backbone: Backbone,
         gated: bool,
-        clamp: Annotated[str, Choice(CLAMPS)],
-        alpha: NonNegative,
-        beta: Annotated[float, Interval(ge=-math.inf, le=0)],
-        epsilon: Positive,
-        alpha_ramp_fraction: Fraction,
-        window: Count,
-        window_start: Count,
-        positive_weight: Positive,
-        idea_weight: NonNegative,
-        idea_bias: Annotated[str, Choice(BIASES)],
-        stopwords: Annotated[str, Choice(STOPWORDS)],
-        stopword_count: Whole,
-        learning_rate: NonNegative,
-        final_fraction: Fraction,
-        weight_decay: NonNegative,
-        warmup_fraction: Fraction,
-        warmup_from_zero: bool | None = None,
-        decay_matrices_only: bool = False,
-        lift: bool = False,
-        neutral_stopwords: bool = False,
         start_from: str | None = None,
-        from_token_head: NonNegative = 0.0,
         fast: Annotated[str, Choice(FAST)] = "auto",
+        **settings: Annotated[Any, Fields(GateSettings), Fields(IdeaSettings), Fields(AdamW)],
     ) -> None:
-        """Build the heads.
-
-        Args:
-            vocabulary: tokenizer of the corpus.
-            backbone: causal stack.
-            gated: with idea head and gate.
-            clamp: after_scaling (Eq. 4, 5) or before_scaling (the authors' first code).
-            alpha: strength, >= 0.
-            beta: lower bound, <= 0.
-            epsilon: inside the logarithm.
-            alpha_ramp_fraction: share of the training run during which alpha rises from 0.
-            window: K, tokens predicted at each position.
-            window_start: 1: the window begins with the next token (the paper); 2: with the one after.
-            positive_weight: of tokens in the window, in the idea loss.
-            idea_weight: of the idea loss in the sum (Eq. 7).
-            idea_bias: initial value of the idea head's bias: zero, base_rate (the log odds of a token in a window),
-                above_clamp (the probability at which the gate is 0.9 of its lower bound: below the bound a token's loss
-                gives its idea logit no gradient) or token_rate (each token's own rate in the training text).
-            stopwords: which tokens the idea loss ignores: authors, frequent or none.
-            stopword_count: how many tokens count as frequent.
-            learning_rate: peak.
-            final_fraction: share of it at the end of the cosine.
-            weight_decay: decoupled.
-            warmup_fraction: share of the run.
-            warmup_from_zero, decay_matrices_only: see ``adamw_warmup_cosine``.
-            lift: the gate is log p minus the log base rate in the training text (ours), see ``GateForm``.
-            neutral_stopwords: the gate keeps the stopwords' joint probability (ours), see ``gated_scores``.
-            start_from: folder of a Hugging Face GPT-2 whose embedding and stack initialise ours.
-            from_token_head: the idea logits begin as their bias and this share of what the token logits have above
-                their mean over the training text (ours; for a trained ``start_from``); 0: from random weights.
-            fast: use the fused form of the losses: auto (for large batches), always or never.
-
-        Raises:
-            UserError: a backbone, ``start_from`` or vocabulary that does not fit.
-        """
         super().__init__()
         check_backbone(backbone, "dim", "step")
-        self.vocabulary, self.backbone, self.gated = vocabulary, backbone, gated
-        self.form = GateForm(clamp=clamp, epsilon=epsilon)
-        self.alpha, self.beta, self.alpha_ramp_fraction = alpha, beta, alpha_ramp_fraction
+        self.vocabulary, self.backbone, self.gated, self.fast = vocabulary, backbone, gated, fast
+        gate: GateSettings
+        ideas: IdeaSettings
+        gate, ideas, self.adamw = grouped({"decay_matrices_only": False, **settings}, GateSettings, IdeaSettings, AdamW)
+        self.form = GateForm(clamp=gate.clamp, epsilon=gate.epsilon)
+        self.alpha, self.beta, self.alpha_ramp_fraction = gate.alpha, gate.beta, gate.alpha_ramp_fraction
+        self.lift, self.neutral_stopwords, self.ideas = gate.lift, gate.neutral_stopwords, ideas
         self.ramp = 1.0
-        self.lift, self.neutral_stopwords, self.fast = lift, neutral_stopwords, fast
-        self.window_size, self.window_start = window, window_start
-        self.positive_weight, self.idea_weight, self.idea_bias = positive_weight, idea_weight, idea_bias
-        self.stopwords, self.stopword_count = stopwords, stopword_count
-        self.from_token_head = from_token_head
-        self.optimization: dict[str, Any] = {
-            "learning_rate": learning_rate,
-            "final_fraction": final_fraction,
-            "weight_decay": weight_decay,
-            "warmup_fraction": warmup_fraction,
-            "warmup_from_zero": bool(warmup_from_zero),
-            "decay_matrices_only": decay_matrices_only,
-        }
         self.embedding = None
-        self.vocabulary_size = _vocabulary_size(vocabulary, backbone)
+        self.vocabulary_size = vocabulary_size(vocabulary, backbone)
         if not hasattr(backbone, "embed"):
             self.embedding = nn.Embedding(self.vocabulary_size, backbone.dim)
             nn.init.normal_(self.embedding.weight, std=EMBEDDING_STD)
         if gated:
             self.idea_head = IdeaHead(backbone.dim, self.vocabulary_size)
-            if idea_bias == "base_rate":
-                nn.init.constant_(self.idea_head.outer.bias, math.log(positive_weight * window / self.vocabulary_size))
-            elif idea_bias == "above_clamp":
-                log_p = START * self.form.floor(alpha, beta) if alpha > 0 else math.log(0.5)
+            if ideas.idea_bias == "base_rate":
+                odds = ideas.positive_weight * ideas.window / self.vocabulary_size
+                nn.init.constant_(self.idea_head.outer.bias, math.log(odds))
+            elif ideas.idea_bias == "above_clamp":
+                log_p = START * self.form.floor(gate.alpha, gate.beta) if gate.alpha > 0 else math.log(0.5)
                 # a bound of 0 closes the gate at every probability, one of -inf at none: no bias is above it
                 bias = log_p - math.log(-math.expm1(log_p)) if -math.inf < log_p < 0 else 0.0
                 nn.init.constant_(self.idea_head.outer.bias, bias)
-            if lift:
+            if gate.lift:
                 self.register_buffer("base_V", torch.zeros(self.vocabulary_size))
-            if stopwords == "authors":
+            if ideas.stopwords == "authors":
                 mask_V = authors_mask(vocabulary, self.vocabulary_size)
             else:
                 mask_V = torch.zeros(self.vocabulary_size, dtype=torch.bool)
-            # stored in checkpoints, because only the training text tells which tokens are frequent
+            # stored in checkpoints, because the frequent tokens are those of the training text
             self.register_buffer("stopword_mask_V", mask_V)
         if start_from is not None:
             self._start_from(start_from)
@@ -410,8 +403,13 @@ class IdeaGateModule(LitLanguageModel):
         """
         from transformers import AutoTokenizer, GPT2LMHeadModel
 
-        if self.embedding is None or not hasattr(self.backbone, "from_hugging_face"):
-            raise UserError(f"model.start_from={path}: only backbone=gpt2 can start from other weights; leave it out")
+        embedding, stack = self.embedding, cast(GPT2Backbone, self.backbone)
+
+        def refuse(why: str, cause: Exception | None = None) -> NoReturn:
+            raise UserError(f"model.start_from={path} {why}") from cause
+
+        if embedding is None or not hasattr(stack, "from_hugging_face"):
+            refuse("needs backbone=gpt2, as no other can start from weights: leave it out")
         try:
             table = AutoTokenizer.from_pretrained(path, trust_remote_code=False).get_vocab()
             gpt2, found = GPT2LMHeadModel.from_pretrained(
@@ -421,26 +419,18 @@ class IdeaGateModule(LitLanguageModel):
             self.given_weights = weights_digest(gpt2)
         except (OSError, ValueError, KeyError) as error:
             reason = str(error).strip().splitlines()[0][:160]
-            raise UserError(
-                f"model.start_from={path} cannot be loaded ({reason}): give a folder that data export-base wrote"
-            ) from error
+            refuse(f"cannot be loaded ({reason}): give a folder that data export-base wrote", error)
         if more := sorted(found["unexpected_keys"]) or sorted(found["missing_keys"]):
-            raise UserError(
-                f"model.start_from={path} is no plain GPT-2 ({more[0]}): a gated model has left part of its token head "
-                "to the gate; give a folder that data export-base wrote"
-            )
+            refuse(f"is not a plain GPT-2 ({more[0]}): a gated model has left part of its token head to the gate; give "
+                   "a folder that data export-base wrote")  # fmt: skip
         if sorted(table, key=table.__getitem__) != list(self.vocabulary.tokens):
-            raise UserError(
-                f"model.start_from={path} has other tokens than the corpus: give it the corpus it was trained on"
-            )
+            refuse("has other tokens than the corpus: give it the corpus it was trained on")
         try:
-            cast(GPT2Backbone, self.backbone).from_hugging_face(given)
-            self.embedding.load_state_dict({"weight": given["wte.weight"]})
+            stack.from_hugging_face(given)
+            embedding.load_state_dict({"weight": given["wte.weight"]})
         except (RuntimeError, KeyError) as error:
             reason = " ".join(str(error).split())[:160]
-            raise UserError(
-                f"model.start_from={path} has another shape than backbone ({reason}): make them equal"
-            ) from error
+            refuse(f"has another shape than backbone ({reason}): make them equal", error)
 
     def setup(self, stage: str) -> None:
         """Before training, count frequent tokens and base rates in the training text."""
@@ -450,8 +440,8 @@ class IdeaGateModule(LitLanguageModel):
     @property
     def counts_text(self) -> bool:
         """Whether anything has to be counted before training."""
-        counted = self.stopwords == "frequent" or self.lift or self.idea_bias == "token_rate"
-        return self.gated and (counted or self.from_token_head > 0)
+        counted = self.ideas.stopwords == "frequent" or self.lift or self.ideas.idea_bias == "token_rate"
+        return self.gated and (counted or self.ideas.from_token_head > 0)
 
     def count_text(self, ids_N: Any, reference_N: Any = None) -> None:
         """Set stopwords, base rates, the initial bias and, if asked for, the head's initial weights from token ids.
@@ -462,20 +452,20 @@ class IdeaGateModule(LitLanguageModel):
                 the same: then a head trained on some of a corpus raises what is more frequent there.
         """
         reference_N = ids_N if reference_N is None else reference_N
-        if self.stopwords == "frequent":
-            self.stopword_mask_V.copy_(frequent_mask(reference_N, self.vocabulary_size, self.stopword_count))
+        if self.ideas.stopwords == "frequent":
+            self.stopword_mask_V.copy_(frequent_mask(reference_N, self.vocabulary_size, self.ideas.stopword_count))
         if self.lift:
             odds_V = self._odds(reference_N)
             self.base_V.copy_((odds_V / (1 + odds_V)).log())
-        if self.idea_bias == "token_rate":
+        if self.ideas.idea_bias == "token_rate":
             self.idea_head.outer.bias.data.copy_(self._odds(ids_N).log())
-        if self.from_token_head > 0:
+        if self.ideas.from_token_head > 0:
             self._start_as_token_head(ids_N)
 
     @torch.no_grad()
     def _start_as_token_head(self, ids_N: Any) -> None:
         """Let the idea logits be bias + share * W (h - mean h), W the token head; relu(h + SHIFT) is h + SHIFT."""
-        length = int(getattr(self.backbone, "context", self.window_size))
+        length = int(getattr(self.backbone, "context", self.ideas.window))
         ids_N = np.asarray(ids_N[:MEAN_OVER], dtype=np.int64)
         text_BT = torch.from_numpy(ids_N[: len(ids_N) // length * length or None].reshape(-1, min(length, len(ids_N))))
         backbone = cast(nn.Module, self.backbone)
@@ -486,14 +476,14 @@ class IdeaGateModule(LitLanguageModel):
         inner, outer = self.idea_head.inner, self.idea_head.outer
         inner.weight.copy_(torch.eye(len(mean_D)))
         inner.bias.fill_(SHIFT)
-        outer.weight.copy_(self.from_token_head * self.head_weight)
+        outer.weight.copy_(self.ideas.from_token_head * self.head_weight)
         outer.bias.sub_(outer.weight @ (mean_D + SHIFT))
 
     def _odds(self, ids_N: Any) -> Tensor:
         """Return the idea head's optimum without context [V], odds: positives count ``positive_weight`` times."""
-        rate_V = base_rates(ids_N, self.vocabulary_size, self.window_size)
+        rate_V = base_rates(ids_N, self.vocabulary_size, self.ideas.window)
         # unseen tokens half a time
-        return self.positive_weight * rate_V.clamp(min=0.5 / len(ids_N)) / (1 - rate_V).clamp(min=1e-6)
+        return self.ideas.positive_weight * rate_V.clamp(min=0.5 / len(ids_N)) / (1 - rate_V).clamp(min=1e-6)
 
     # the network ---------------------------------------------------------------------------------------------------
 
@@ -507,7 +497,7 @@ class IdeaGateModule(LitLanguageModel):
 
     def window(self, target_ids_BT: Tensor, mask_BT: Tensor | None = None) -> Tensor:
         """Return the tokens to predict at each position [B, T, K], -1 beyond the row; see ``future_window``."""
-        return future_window(target_ids_BT, mask_BT, size=self.window_size, start=self.window_start)
+        return future_window(target_ids_BT, mask_BT, size=self.ideas.window, start=self.ideas.window_start)
 
     def future_window(self, batch: Batch) -> Tensor:
         """Return ``window`` of a batch."""
@@ -581,8 +571,10 @@ class IdeaGateModule(LitLanguageModel):
             gate_NV = self.gate(idea_NV, self.alpha * self.ramp)
             token_NV = gated_scores(token_NV, gate_NV, self.neutral)
         token = F.cross_entropy(token_NV, target_N)
-        idea = idea_loss(idea_NV, window_NK, positive_weight=self.positive_weight, stopword_mask=self.stopword_mask_V)
-        return {"loss": token + self.idea_weight * idea, "token_loss": token.detach(), "idea_loss": idea.detach()}
+        idea = idea_loss(
+            idea_NV, window_NK, positive_weight=self.ideas.positive_weight, stopword_mask=self.stopword_mask_V
+        )
+        return {"loss": token + self.ideas.idea_weight * idea, "token_loss": token.detach(), "idea_loss": idea.detach()}
 
     def _fused(self, positions: int) -> bool:
         """Say whether the fused form computes this batch."""
@@ -600,8 +592,8 @@ class IdeaGateModule(LitLanguageModel):
             bias_V=self.idea_head.outer.bias,
             window_NK=distinct(window_NK, self.stopword_mask_V),
             counted_V=(~self.stopword_mask_V).to(self.idea_head.outer.weight.dtype),
-            positive_weight=self.positive_weight,
-            loss_weight=self.idea_weight,
+            positive_weight=self.ideas.positive_weight,
+            loss_weight=self.ideas.idea_weight,
         )
         alpha = self.alpha * self.ramp
         floor = self.form.floor(alpha, self.beta) if alpha > 0 else 0.0
@@ -614,11 +606,10 @@ class IdeaGateModule(LitLanguageModel):
         """AdamW with warm-up and cosine over the whole run."""
         if not any(parameter.requires_grad for parameter in self.parameters()):
             raise UserError(
-                "nothing to train: the backbone is frozen and the model has no gate; its numbers are those of the arm "
-                "gate_off of experiment=idea_gate/main; for a baseline that is trained give backbone.frozen=false"
+                "nothing to train: the backbone is frozen and the model has no gate; use the gate_off results of "
+                "experiment=idea_gate/main instead; for a baseline that is trained give backbone.frozen=false"
             )
-        total_steps = int(self.trainer.estimated_stepping_batches)
-        return adamw_warmup_cosine(self.parameters(), total_steps=total_steps, **self.optimization)
+        return self.adamw.configure(self)
 
     # generation (a StepModel of decoding/loop.py) ------------------------------------------------------------------
 
@@ -636,18 +627,3 @@ class IdeaGateModule(LitLanguageModel):
 def _working(logits: Tensor) -> Tensor:
     """Return logits in the dtype of the losses: half precision is only for matrix products."""
     return logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
-
-
-def _vocabulary_size(vocabulary: Any, backbone: Backbone) -> int:
-    """Return V; a backbone with its own head must have a row for every token of the corpus.
-
-    Raises:
-        UserError: it has fewer rows.
-    """
-    size = getattr(backbone, "vocabulary_size", len(vocabulary))
-    if size < len(vocabulary):
-        raise UserError(
-            f"backbone has {size} tokens, the corpus {len(vocabulary)}: they need one tokenizer (the model's own: "
-            "data/tokenizer=huggingface data.tokenizer.path=<the model's folder or name>)"
-        )
-    return int(size)

@@ -11,9 +11,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import torch
+from annotated_types import MinLen
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import WandbLogger
 from torch import Tensor
@@ -25,7 +26,7 @@ from lit_ctg.data.tokenizer import ids_behind
 from lit_ctg.errors import UserError
 from lit_ctg.figure import Bar, BarGroup, Chart, Sheet, bar_chart
 from lit_ctg.files import write_atomic
-from lit_ctg.limits import Checked, Count, Fraction, Whole
+from lit_ctg.limits import Checked, Count, Fields, Fraction, Whole
 from lit_ctg.papers.idea_gate.corpus import AUTHORS, LISTS, Domain, load_domain
 from lit_ctg.papers.idea_gate.measures import ClassifiedShare, Held, TopicClassifier, about
 from lit_ctg.papers.idea_gate.metrics import (
@@ -133,7 +134,7 @@ class TopicTrial(Checked, Callback):
         samples: Count,
         prompts: Count,
         scored_tokens: Count,
-        spans: Sequence[Sequence[int]],
+        spans: Annotated[Sequence[Sequence[Count]], MinLen(1)],
         function_words: Sequence[str],
         arms: Mapping[str, Mapping[str, Any]],
         decoding: Any,
@@ -144,13 +145,14 @@ class TopicTrial(Checked, Callback):
         prefix: str = "topic",
     ) -> None:
         super().__init__()
-        if GATED not in arms or arms[GATED]:
-            raise UserError(f"callback.topic_trial.arms needs '{GATED}' without control: the model as it was trained")
-        if samples % prompts:
-            raise UserError(f"callback.topic_trial: {samples} samples cannot be shared by {prompts} prompts evenly")
         self.spans = [(int(first), int(last)) for first, last in spans]
-        if not self.spans or any(not 1 <= first <= last for first, last in self.spans):
-            raise UserError(f"callback.topic_trial.spans={self.spans}: give first and last token, counted from 1")
+        for wrong, why in (
+            (arms.get(GATED) != {}, f"arms needs '{GATED}' without control: the model as it was trained"),
+            (samples % prompts, f"samples={samples} cannot be shared by {prompts} prompts evenly"),
+            (any(first > last for first, last in self.spans), f"spans={self.spans}: give first and last token"),
+        ):
+            if wrong:
+                raise UserError(f"callback.topic_trial.{why}")
         self.domains = [load_domain(name) for name in domains]
         for domain in self.domains:
             if len(domain.prompts) < prompts:
@@ -263,18 +265,14 @@ class TopicTrial(Checked, Callback):
     @staticmethod
     def _authors(parts: Sequence[Domain], texts: Mapping[str, Sequence[Sequence[Sample]]]) -> Stickiness:
         """Return stickiness as the authors' first code measures it: words, lists, function words and empty texts."""
-        every: Stickiness | None = None
+        every: dict[str, Stickiness] = {}
         for group, domain, some in _groups(parts, texts):
             own = Stickiness(
                 terms=domain.terms[AUTHORS], function_words=AUTHORS_FUNCTION_WORDS, empty=0.0, sync_on_compute=False
             )
             own.update([sample.authors for sample in some], group)
-            if every is None:
-                every = own
-            else:
-                every.merge_state(own)
-        assert every is not None
-        return every
+            _merge(every, "", own)
+        return every[""]
 
     def _metrics(
         self, parts: Sequence[Domain], texts: Mapping[str, Sequence[Sequence[Sample]]], chosen: str
@@ -295,10 +293,7 @@ class TopicTrial(Checked, Callback):
                 new[f"density{suffix}"] = Density(terms=terms, **alone)
                 new[f"density{suffix}"].update(found, tokens_N, group)
             for key, metric in new.items():
-                if key in filled:
-                    filled[key].merge_state(metric)
-                else:
-                    filled[key] = metric
+                _merge(filled, key, metric)
         return filled
 
     def _classify(self, judge: TopicClassifier, arm: str, texts: Mapping[str, Sequence[Sequence[Sample]]]) -> None:
@@ -350,10 +345,7 @@ class TopicTrial(Checked, Callback):
                         density.update(found, [len(ids)], group)
                 for name, metric in metrics.items():
                     self._keep(f"{self.prefix}/{kind}/{domain.name}/{name}", metric)
-                    if name in every:
-                        every[name].merge_state(metric)
-                    else:
-                        every[name] = metric
+                    _merge(every, name, metric)
             for name, metric in every.items():
                 self._keep(f"{self.prefix}/{kind}/{ALL}/{name}", metric)
 
@@ -384,6 +376,14 @@ class TopicTrial(Checked, Callback):
         result = metric.result()
         named = {f"{name}/{key}": one for key, one in result.items()} if isinstance(result, dict) else {name: result}
         self.results |= {key: one.to_dict() for key, one in named.items()}
+
+
+def _merge(filled: dict[str, Any], name: str, metric: Any) -> None:
+    """Add a metric to the one of its name."""
+    if name in filled:
+        filled[name].merge_state(metric)
+    else:
+        filled[name] = metric
 
 
 def _groups(
@@ -423,6 +423,14 @@ class Picture:
         return self.after_V / self.before_V
 
 
+@dataclass(frozen=True)
+class Look:
+    """Where the X-ray looks, and words whose factors are recorded."""
+
+    prompt: Annotated[str, MinLen(1)]
+    words: Sequence[str] = ()
+
+
 class XRay(Checked, Callback):
     """Inspect the gate in ``trainer.validate``, which ends every run; a model without a gate gives nothing.
 
@@ -437,16 +445,16 @@ class XRay(Checked, Callback):
         samples: dicts with path ``xray``, setting (name), prompt and text (the table in one line).
 
     Written to the run directory: ``xray.csv`` and ``xray.svg``; a W&B logger gets the same rows and plots.
-
-    Raises:
-        UserError: a prompt without text.
     """
 
-    def __init__(self, *, prompts: Mapping[str, Mapping[str, Any]], top: Count = 10, minimum: Fraction = 1e-4) -> None:
+    def __init__(
+        self,
+        *,
+        prompts: Mapping[str, Annotated[Mapping[str, Any], Fields(Look)]],
+        top: Count = 10,
+        minimum: Fraction = 1e-4,
+    ) -> None:
         super().__init__()
-        for name, entry in prompts.items():
-            if not str(entry.get("prompt") or "").strip():
-                raise UserError(f"callback.xray.prompts.{name}: give a prompt that is not empty")
         self.prompts, self.top, self.minimum = dict(prompts), top, minimum
         self.results: dict[str, dict[str, Any]] = {}
         self.samples: list[dict[str, Any]] = []

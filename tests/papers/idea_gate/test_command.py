@@ -55,15 +55,6 @@ def test_the_folder_is_a_stock_gpt2_with_the_same_logits_and_tokens(plain, vocab
     assert math.isclose(float(model.transformer.ln_f.eps), plain.backbone.ln_f.eps)
 
 
-def test_the_folder_is_replaced_and_nothing_else(plain, tmp_path) -> None:
-    export(plain, tmp_path / "base")
-    export(plain, tmp_path / "base")
-    (tmp_path / "base" / "notes.txt").write_text("x")
-    with pytest.raises(UserError, match=r"holds notes\.txt"):
-        export(plain, tmp_path / "base")
-    assert (tmp_path / "base" / "notes.txt").is_file()
-
-
 def test_a_gated_model_starts_from_the_folder(plain, vocabulary, tmp_path) -> None:
     export(plain, tmp_path)
     backbone = GPT2Backbone(dim=16, layers=2, heads=2, context=32, dropout=0.0)
@@ -99,29 +90,17 @@ def test_what_cannot_be_started_from(plain, make_module, vocabulary, tmp_path) -
         backbone = GPT2Backbone(dim=dim, layers=2, heads=2, context=32, dropout=0.0)
         IdeaGateModule(vocabulary=words, backbone=backbone, **SETTINGS, start_from=str(path))
 
-    with pytest.raises(UserError, match=r"model\.start_from=.* has another shape"):
-        start(dim=32)
-    with pytest.raises(UserError, match=r"model\.start_from=.* cannot be loaded"):
-        start(path=tmp_path / "none")
     other = TrainedBPETokenizer(size=290)
     other.train([TEXT])
-    with pytest.raises(UserError, match="other tokens than the corpus"):
-        start(words=other)
     # a folder of export-model: its token head has left part of the topic to the gate
     with torch.no_grad():
         gated = make_module(double=False).eval()
         export_model.put(portable(gated, None), gated, tmp_path / "gated", {}, None)
-    with pytest.raises(UserError, match=r"is no plain GPT-2 \(idea_head\."):
-        start(path=tmp_path / "gated")
-
-
-def test_what_cannot_be_exported(make_module, tmp_path) -> None:
-    with pytest.raises(UserError, match="without a gate"):
-        export(make_module(double=False), tmp_path)
-    with pytest.raises(UserError, match=r"lit-ctg data export-base: give ckpt_path="):
-        dispatch(["data", "export-base"])
-    with pytest.raises(UserError, match="no option 'outt'; did you mean 'out'"):
-        dispatch(["data", "export-base", "ckpt_path=x", "outt=y"])
+    cases = ({"dim": 32}, {"path": tmp_path / "none"}, {"words": other}, {"path": tmp_path / "gated"})
+    reasons = ("another shape", "cannot be loaded", "other tokens than the corpus", r"not a plain GPT-2 \(idea_head\.")
+    for case, reason in zip(cases, reasons, strict=True):
+        with pytest.raises(UserError, match=rf"model\.start_from=.*{reason}"):
+            start(**case)
 
 
 def test_the_command_refuses_a_gated_run_before_it_writes(make_module, tmp_path, monkeypatch) -> None:

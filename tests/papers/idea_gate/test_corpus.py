@@ -56,33 +56,27 @@ def test_a_domain_of_ones_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "named"),
     [
-        ("prompts: [a]\nshort: x\n", "expected a mapping with long, prompts, short"),
-        ("prompts: The stock market is\nshort: y\nlong: y\n", r"prompts: give a list of texts"),
-        ("prompts: 5\nshort: y\nlong: y\n", r"prompts: give a list of texts"),
-        ("prompts: [a, '']\nshort: y\nlong: y\n", r"prompts: give a list of texts"),
-        ("prompts: [a]\nshort: 5\nlong: y\n", r"short: give a list of words"),
-        (
-            "prompts: [a]\nshort: y\nlong: 'market, stock'\n",
-            r"long: 'market,' must be one lower-case word without marks",
-        ),
-        ("prompts: [a]\nshort: [two words]\nlong: y\n", "'two words' must be one lower-case word"),
-        ("prompts: []\nshort: x\nlong: y\n", "at least one prompt"),
-        ("prompts: [a]\nshort: []\nlong: y\n", "no terms"),
-        (": :\n  - [", "cannot be read"),
+        ("prompts: [a]\nshort: x\n", "long"),
+        ("prompts: The stock market is\nshort: y\nlong: y\n", "prompts"),
+        ("prompts: [a, '']\nshort: y\nlong: y\n", "prompts"),
+        ("prompts: []\nshort: x\nlong: y\n", "prompts"),
+        ("prompts: [a]\nshort: 5\nlong: y\n", "short"),
+        ("prompts: [a]\nshort: []\nlong: y\n", "short"),
+        ("prompts: [a]\nshort: ' '\nlong: y\n", "short"),
+        ("prompts: [a]\nshort: y\nlong: 'market, stock'\n", "long: 'market,'"),
+        ("prompts: [a]\nshort: [two words]\nlong: y\n", "'two words'"),
+        ("prompts: [a]\nshort: y\nlong: y\nauthors: [3]\n", "authors"),
+        (": :\n  - [", "bad.yaml"),
     ],
 )
-def test_bad_files_are_named(tmp_path: Path, text: str, message: str) -> None:
+def test_bad_files_are_named(tmp_path: Path, text: str, named: str) -> None:
     path = tmp_path / "bad.yaml"
     path.write_text(text)
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match=named) as caught:
         load_domain(path)
-
-
-def test_an_unknown_name_gets_a_hint() -> None:
-    with pytest.raises(UserError, match=r"no domain 'chemisty'.*chemistry"):
-        load_domain("chemisty")
+    assert "\n" not in str(caught.value)
 
 
 # the corpus with more of the domains --------------------------------------------------------------------------------

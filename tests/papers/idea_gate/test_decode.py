@@ -42,6 +42,8 @@ def test_penalty_divides_positive_and_multiplies_negative_scores():
     got = DividingPenalty(1.25)(torch.tensor([[0, 1, 0]]), scores)
     assert torch.allclose(got, torch.tensor([[1.6, -2.5, 3.0, 0.5]]))
     assert torch.equal(scores, torch.tensor([[2.0, -2.0, 3.0, 0.5]]))
+    (whole, *_) = decoding(repetition_penalty=2, temperature=1.0).rules()  # the library takes a float alone
+    assert whole(torch.tensor([[0]]), torch.tensor([[1.0, 1.0]])).tolist() == [[0.5, 1.0]]
 
 
 def test_the_authors_penalty_compounds():
@@ -114,38 +116,11 @@ def test_no_prompt_begins_with_the_end_token_and_the_mode_is_kept(make_generator
     assert generator.module.training
 
 
-@pytest.mark.parametrize(
-    ("control", "message"),
-    [
-        ({"alhpa": 1.0}, "did you mean 'alpha'"),
-        ({"alpha": -1.0}, r"control\.alpha=-1"),
-        ({"beta": 1.0}, r"control\.beta=1"),
-        ({"alpha": "much"}, "not a number"),
-    ],
-)
-def test_bad_controls(make_generator, control, message):
-    with pytest.raises(UserError, match=message):
-        make_generator().generate(1, "The market", control, seed=0)
-
-
-def test_what_cannot_be_generated(make_generator):
-    with pytest.raises(UserError, match="follows no control"):
-        make_generator(gated=False).generate(1, "The market", {"alpha": 0.5}, seed=0)
-    with pytest.raises(UserError, match="the model has 32 positions"):
-        make_generator().generate(1, "The market", seed=0, max_new_tokens=40)
-    with pytest.raises(UserError, match="2 prompts for 3 texts"):
-        make_generator().generate(3, ["a", "b"], seed=0)
+def test_an_empty_prompt_needs_a_token_to_begin_with(make_generator):
     generator = make_generator()
     generator.vocabulary = SimpleNamespace(encode=lambda text: [], bos_id=None)
     with pytest.raises(UserError, match="prompt is empty"):
         generator.generate(1, "", seed=0)
-
-
-def test_a_whole_number_is_a_penalty():
-    """As `decoding.repetition_penalty=2` gives it; the library takes a float alone."""
-    (penalty, *_) = decoding(repetition_penalty=2, temperature=1.0).rules()
-    scores = penalty(torch.tensor([[0]]), torch.tensor([[1.0, 1.0]]))
-    assert scores.tolist() == [[0.5, 1.0]]
 
 
 @pytest.mark.parametrize("penalty_on", ["logits", "log_probabilities"])
@@ -244,11 +219,6 @@ def test_generation_uses_the_models_cache(vocabulary, settings, tmp_path):
         assert list(text.ids) == ids
 
 
-def test_a_model_with_fewer_tokens_than_the_corpus(vocabulary, settings, tmp_path):
-    with pytest.raises(UserError, match=f"backbone has 20 tokens, the corpus {len(vocabulary)}"):
-        gated(vocabulary, settings, save(tmp_path, 20))
-
-
 def test_nothing_to_train(vocabulary, settings, tmp_path):
     module = gated(vocabulary, settings | {"gated": False}, save(tmp_path, len(vocabulary)))
     module._trainer = SimpleNamespace(estimated_stepping_batches=10)
@@ -305,12 +275,12 @@ def test_the_documented_commands_and_code_on_a_padded_model(padded, run_cli, tmp
 @pytest.mark.long
 def test_the_matched_baseline_says_what_to_leave_out(padded, run_cli, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("LIT_CTG_CACHE", str(tmp_path / "cache"))
-    words = ["train", "experiment=idea_gate/baseline", "backbone=huggingface", f"backbone.path={padded}", *QUICK]
-    words += ["data/tokenizer=huggingface", f"data.tokenizer.path={padded}"]
-    code, _, err = run_cli(*words)
-    assert code == 2 and "HuggingFaceBackbone takes no feedforward_dim" in err and "~backbone.feedforward_dim" in err
-    code, _, err = run_cli(*words, "~backbone.feedforward_dim")
-    assert code == 2 and "nothing to train" in err and "gate_off of experiment=idea_gate/main" in err
-    # the corpus' own tokenizer, which the model does not speak
-    code, _, err = run_cli("train", "experiment=idea_gate/main", *words[2:6])
-    assert code == 2 and "data/tokenizer=huggingface data.tokenizer.path=" in err
+    model = ["backbone=huggingface", f"backbone.path={padded}", *QUICK]
+    own = ["data/tokenizer=huggingface", f"data.tokenizer.path={padded}"]
+    for words, message in (
+        (["baseline", *own], "~backbone.feedforward_dim"),
+        (["baseline", *own, "~backbone.feedforward_dim"], "gate_off results of experiment=idea_gate/main"),
+        (["main"], "data/tokenizer=huggingface data.tokenizer.path="),  # a tokenizer that the model does not have
+    ):
+        code, _, err = run_cli("train", f"experiment=idea_gate/{words[0]}", *model, *words[1:])
+        assert code == 2 and message in err

@@ -231,9 +231,6 @@ def test_held_windows_lie_in_one_document_and_do_not_overlap() -> None:
         (0, [0, 1, 2]), (0, [3, 4, 5]), (0, [6, 7, 8]), (1, [100, 101, 102]), (1, [103, 104, 105])
     ]  # fmt: skip
     assert len(Held(packed).windows(lambda source: source == "a", 3, limit=1)) == 2
-
-
-def test_which_source_is_about_a_domain() -> None:
     assert about("computer_hardware", "hardware") and about("hardware", "hardware")
     assert not about("computer_hardware", "chemistry")
 
@@ -338,11 +335,6 @@ MASS_NAMES = [
     for domain in ("chemistry", "all")
     for kind in ("inside", "drifted", "never", "kept")
 ]
-
-
-def test_a_beginning_must_leave_something_to_measure() -> None:
-    with pytest.raises(UserError, match=r"topic_mass\.before=19"):
-        TopicMass(domains=["chemistry"], length=20, before=19, windows=1, arms={})
 
 
 def test_terms_are_single_tokens_after_a_blank(vocabulary) -> None:

@@ -24,11 +24,9 @@ from lit_ctg.papers.idea_gate.metrics import (
     TopicDrift,
     WordPerplexity,
     average_precision,
-    content_words,
     cost,
     distinct_share,
     grouped_bootstrap,
-    span_name,
     token_texts,
     words,
 )
@@ -83,21 +81,8 @@ def test_without_a_gate_both_are_the_ordinary_perplexity(gated_batch) -> None:
     assert values == {ordinary.result().value}
     output, batch = gated_batch(1, with_gate=False)
     assert cost(output, batch, "ungated") is cost(output, batch, "gated"), "computed once for both"
-
-
-def test_the_gate_is_left_out_only_where_asked(gated_batch) -> None:
-    gated, ungated = GatedPerplexity(scores="gated"), GatedPerplexity(scores="ungated")
-    output, batch = gated_batch(2)
-    gated.update_from(output, batch)
-    ungated.update_from(output, batch)
-    assert gated.result()["loss"].value != ungated.result()["loss"].value
-
-
-def test_a_batch_is_scored_once(gated_batch) -> None:
     output, batch = gated_batch(0)
-    first = cost(output, batch, "gated")
-    assert cost(output, batch, "gated") is first
-    assert cost(output, batch, "ungated") is not first
+    assert cost(output, batch, "gated") is cost(output, batch, "gated") is not cost(output, batch, "ungated")
 
 
 # word_perplexity: Words of token texts, counted as ``str.split`` counts them in the whole text
@@ -296,7 +281,7 @@ def test_rows_are_the_units_of_the_intervals() -> None:
             count_sq=(count**2).sum(), rows=int((count > 0).sum()),
         )  # fmt: skip
         assert result[name].ci95 == pytest.approx(expected)
-    assert metric.precision_rows == 3 and metric.recall_rows == 4
+    assert metric.rows[:2].tolist() == [3, 4]
 
 
 def test_a_perfect_head_and_the_unigram_ranking() -> None:
@@ -345,7 +330,7 @@ def test_more_output_rows_than_tokens() -> None:
     window_PK = window_PK.masked_fill(window_PK >= V - 5, -1)
     padded, whole = make(tokens=V - 5)[0], make()[0]
     padded.update(logits_PV, window_PK, stopword_V)
-    whole.frequency_V[V - 5 :] = 0
+    whole.counts_V[V - 5 :] = 0
     whole.update(logits_PV, window_PK, stopword_V)
     assert padded.result() == whole.result() != {}
 
@@ -359,20 +344,7 @@ def test_every_stride_th_counted_position_is_measured() -> None:
         places = [t for t in range(7, T, 8) if batch["mask_target_BT"][row, t]]
         by_hand.update(output.scores_BTV[row, places], module.windows[row, places], module.stopword_mask_V)
     assert metric.result() == by_hand.result()
-    assert int(metric.average_precision_count) <= 3 + 5 + 5
-
-
-def test_parts_add_up() -> None:
-    whole, _ = make()
-    parts, _ = make()
-    logits_PV, window_PK, stopword_V = case(5)
-    whole.update(logits_PV[:30], window_PK[:30], stopword_V)
-    whole.update(logits_PV[30:], window_PK[30:], stopword_V)
-    parts.update(logits_PV[:30], window_PK[:30], stopword_V)
-    other, _ = make()
-    other.update(logits_PV[30:], window_PK[30:], stopword_V)
-    parts.merge_state(other)
-    assert whole.result() == parts.result()
+    assert int(metric.count[2]) <= 3 + 5 + 5
 
 
 def test_a_model_without_the_head_gives_nothing() -> None:
@@ -396,10 +368,6 @@ def test_a_word_belongs_to_where_it_begins() -> None:
     assert words(text, 0, 5) == ["an", "acidic"]
     assert words(text, 5) == ["one"]
     assert words(text, 0, 3) + words(text, 3, 10) + words(text, 10) == words(text)
-
-
-def test_function_words_are_dropped() -> None:
-    assert content_words(["the", "acid", "of", "the"], {"the", "of"}) == ["acid"]
 
 
 # sample_mean: The bootstrap over prompts and samples, against exact distributions and a plain loop
@@ -454,17 +422,6 @@ def test_needs_two_values_and_leaves_out_missing_ones() -> None:
     assert grouped_bootstrap(values, groups, seed=1) != grouped_bootstrap(values, groups, seed=2)
 
 
-def test_means_merge_and_reset() -> None:
-    one, other = DistinctN(order=1), DistinctN(order=1)
-    one.update([["a", "a"]], 0)
-    other.update([["a", "b"], ["c", "d"]], 1)
-    one.merge_state(other)
-    result = one.result()
-    assert (result.value, result.n) == (pytest.approx((0.5 + 1 + 1) / 3), 3)
-    one.reset()
-    assert math.isnan(one.result().value) and one.result().n == 0
-
-
 # stickiness: Stickiness (Eq. 8) by hand
 
 
@@ -474,27 +431,11 @@ def stickiness_make() -> Stickiness:
 
 def test_share_of_content_words() -> None:
     metric = stickiness_make()
+    assert math.isnan(metric.result().value) and metric.result().ci95 is None
     metric.update([["the", "acid", "of", "rome"], ["ion", "acid"], ["the", "of"]])
     # 1 of 2, 2 of 2; a sample of function words has no share
     assert float(metric.compute()) == pytest.approx(0.75)
     assert metric.result().n == 2
-
-
-def test_the_interval_is_over_prompts_and_their_samples() -> None:
-    metric = stickiness_make()
-    for group, word in enumerate(("acid", "rome")):
-        metric.update([[word]] * 20, group)
-    assert metric.result().ci95 == grouped_bootstrap([1.0] * 20 + [0.0] * 20, [0] * 20 + [1] * 20) == (0.0, 1.0)
-
-
-def test_a_term_that_is_a_function_word_does_not_count() -> None:
-    metric = Stickiness(terms={"the"}, function_words={"the"})
-    metric.update([["the", "acid"]])
-    assert float(metric.compute()) == 0.0
-
-
-def test_nothing_measured_is_a_hole() -> None:
-    assert math.isnan(stickiness_make().result().value) and stickiness_make().result().ci95 is None
 
 
 def test_the_prompts_words_raise_the_score_of_a_text_that_left_the_domain() -> None:
@@ -573,37 +514,27 @@ def test_repetition_lowers_it_and_sameness_of_samples_does_not() -> None:
 
 
 def topic_drift_make() -> TopicDrift:
-    return TopicDrift(spans=[(1, 50), (51, 100)], terms={"acid"}, function_words={"the"})
+    return TopicDrift(spans=[(1, 50), (51, 75), (76, 100)], terms={"acid"}, function_words={"the"})
 
 
 def test_each_span_by_itself_and_the_fall_between_first_and_last() -> None:
     metric = topic_drift_make()
-    metric.update([[["acid", "the"], ["acid", "x"]], [["x", "x"], []]])
+    metric.update([[["acid", "the"], ["acid", "x"]], [["acid"], ["acid"]], [["x", "x"], []]])
     result = metric.result()
     assert result["1-50"].value == pytest.approx(0.75) and result["1-50"].n == 2
     # the second sample ended before the span
-    assert result["51-100"].value == 0.0 and result["51-100"].n == 1
+    assert result["76-100"].value == 0.0 and result["76-100"].n == 1
     assert result["fall"].value == 1.0 and result["fall"].n == 1
     assert result["fall"].direction == "lower"
 
 
-def test_the_fall_is_from_the_first_to_the_last_of_three_spans() -> None:
-    metric = TopicDrift(spans=[(1, 5), (6, 10), (11, 15)], terms={"acid"}, function_words=())
-    metric.update([[["acid"]], [["acid", "x"]], [["acid", "x", "x", "x"]]])
-    assert metric.result()["fall"].value == 0.75
-
-
 def test_merges_and_resets() -> None:
     one, other = topic_drift_make(), topic_drift_make()
-    one.update([[["acid"]], [["x"]]], 0)
-    other.update([[["x"]], [["x"]]], 1)
+    one.update([[["acid"]], [["x"]], [["x"]]], 0)
+    other.update([[["x"]], [["x"]], [["x"]]], 1)
     one.merge_state(other)
     assert one.result()["1-50"].value == 0.5
-    assert one.compute().tolist() == [0.5, 0.0]
+    assert one.compute().tolist() == [0.5, 0.0, 0.0]
     assert one.result()["fall"].value == 0.5 and one.result()["fall"].n == 2
     one.reset()
     assert all(math.isnan(entry.value) and entry.n == 0 for entry in one.result().values())
-
-
-def test_names() -> None:
-    assert span_name((101, 200)) == "101-200"
