@@ -1,4 +1,4 @@
-"""Semantic fusion on your own text: a bank of features, fused at the embedding of any causal backbone.
+"""Semantic fusion on a user's text: a bank of features, fused at the embedding of any causal backbone.
 
 The method is that of ``model.py`` (Eq. 2-8) with the bank of ``bank.py`` instead of the clauses' 22 features. On a
 frozen pretrained model only fusion and auxiliary head are trained: an adapter at the embedding.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,38 +18,28 @@ from torch import Tensor, nn
 from lit_ctg import limits
 from lit_ctg.core.batch import Batch
 from lit_ctg.core.generation import ControlSetting, GeneratedText, Generator
-from lit_ctg.core.model import LMOutput
+from lit_ctg.core.model import AdamW, LMOutput
 from lit_ctg.decoding.filters import Nucleus, Temperature
 from lit_ctg.decoding.grammar import GrammarMask
 from lit_ctg.decoding.rule import RuleList, ScoreRule
 from lit_ctg.errors import UserError
-from lit_ctg.limits import Count, Fraction, NonNegative, Positive, Whole, checked
-from lit_ctg.network.backbone import Backbone, PretrainedBackbone
+from lit_ctg.limits import Count, Fields, Fraction, Positive, Whole, checked, grouped
+from lit_ctg.network.backbone import Backbone, PretrainedBackbone, vocabulary_size
 from lit_ctg.papers.semantic_fusion.bank import FeatureBank
-from lit_ctg.papers.semantic_fusion.grammar import CompiledGrammar, Lexis, compile_grammar, load_grammar
-from lit_ctg.papers.semantic_fusion.lexicon import Lexicon, Speller
+from lit_ctg.papers.semantic_fusion.grammar import CompiledGrammar, compile_for_text, load_grammar
+from lit_ctg.papers.semantic_fusion.lexicon import Lexicon
 from lit_ctg.papers.semantic_fusion.model import (
     ChannelSetting,
     FusionModule,
     FusionOutput,
     GatedFusion,
+    GenerationState,
+    LossSettings,
     auxiliary_head,
-    auxiliary_loss,
     drop_and_replace,
-    token_loss,
-    uniformizer_loss,
 )
 
 EMBEDDING_STD = 0.02  # GPT-2's
-
-
-@dataclass
-class TextState:
-    """Prefix, channel and cache of a batch in generation."""
-
-    ids_BT: Tensor
-    channel: ChannelSetting | None
-    cache: Any = None
 
 
 class TextFusionModule(FusionModule):
@@ -67,15 +57,13 @@ class TextFusionModule(FusionModule):
         fusion: False is the baseline.
         gate: Eq. 3; False is h0 = e + u.
         feature_dropout: see ``model.drop_and_replace``; 1 never trains the channel as a control.
-        label_smoothing, auxiliary_weight, uniformizer_weight: of Eq. 5 and 6.
         uniformizer_classes: classes of the lexicon whose words (those of one token) Eq. 8 makes uniform.
         uniformizer_words: ``"all"`` words of a class or the ``"trained"`` ones.
-        learning_rate, weight_decay, warmup_fraction, warmup_from_zero, decay_matrices_only: see
-            ``adamw_warmup_cosine``.
         seed: of the weights and of the channel's draws.
+        settings: fields of ``LossSettings`` and ``AdamW``.
 
     Raises:
-        UserError: a share outside [0, 1], an unknown class, a feature that looks ahead or does not fit the corpus.
+        UserError: an unknown class, a feature that looks ahead or does not fit the corpus.
     """
 
     held_out_words: Tensor
@@ -89,36 +77,17 @@ class TextFusionModule(FusionModule):
         fusion: bool,
         gate: bool,
         feature_dropout: Fraction,
-        label_smoothing: Fraction,
-        auxiliary_weight: NonNegative,
-        uniformizer_weight: NonNegative,
         uniformizer_classes: Sequence[str],
         uniformizer_words: Literal["all", "trained"],
-        learning_rate: NonNegative,
-        weight_decay: NonNegative,
-        warmup_fraction: Fraction,
-        warmup_from_zero: bool,
-        decay_matrices_only: bool,
         seed: Whole,
+        **settings: Annotated[Any, Fields(LossSettings), Fields(AdamW)],
     ) -> None:
         super().__init__()
-        room = getattr(backbone, "vocabulary_size", len(vocabulary))
-        if room < len(vocabulary):
-            raise UserError(
-                f"the backbone has {room} tokens, the corpus {len(vocabulary)}: they need one tokenizer (the model's "
-                "own: data/tokenizer=huggingface data.tokenizer.path=<the model's folder or name>)"
-            )
+        vocabulary_size(vocabulary, backbone)
         self.vocabulary, self.backbone, self.bank, self.fusion = vocabulary, backbone, bank, fusion
         bank.bind(vocabulary)
-        self.feature_dropout, self.label_smoothing = feature_dropout, label_smoothing
-        self.auxiliary_weight, self.uniformizer_weight = auxiliary_weight, uniformizer_weight
-        self.optimization = {
-            "learning_rate": learning_rate,
-            "weight_decay": weight_decay,
-            "warmup_fraction": warmup_fraction,
-            "warmup_from_zero": warmup_from_zero,
-            "decay_matrices_only": decay_matrices_only,
-        }
+        self.feature_dropout = feature_dropout
+        self.weights, self.adamw = grouped(settings, LossSettings, AdamW)
         self.seed, self.channel_generator = seed, torch.Generator()
         own = not hasattr(backbone, "embed")
         with torch.random.fork_rng(devices=[]):
@@ -217,27 +186,20 @@ class TextFusionModule(FusionModule):
         logits_NV = self._logits(hidden_ND)
         if not len(target_N):  # when every row begins with a held-out word
             return {"loss": logits_NV.sum() * 0.0}
-        losses = {"token_loss": token_loss(logits_NV, target_N, label_smoothing=self.label_smoothing)}
-        loss = losses["token_loss"]
         classes = [ids.to(target_N.device) for ids in self.classes if len(ids)]
-        if classes:
-            losses["uniformizer_loss"] = uniformizer_loss(logits_NV, target_N, classes)
-            loss = loss + self.uniformizer_weight * losses["uniformizer_loss"]
-        if features_BTF is not None:
-            losses["auxiliary_loss"] = auxiliary_loss(self.auxiliary(hidden_ND), features_BTF[counted_BT])
-            loss = loss + self.auxiliary_weight * losses["auxiliary_loss"]
-        return {"loss": loss, **losses}
+        auxiliary = None if features_BTF is None else (self.auxiliary(hidden_ND), features_BTF[counted_BT])
+        return self.weighted(logits_NV, target_N, classes, auxiliary)
 
     # generation (a StepModel of decoding/loop.py) ------------------------------------------------------------------
 
-    def start(self, batch_size: int, controls: Sequence[Mapping[str, float]] | None = None) -> TextState:
+    def start(self, batch_size: int, controls: Sequence[Mapping[str, float]] | None = None) -> GenerationState:
         """Return the state of empty prefixes; ``controls`` (checked, one per row) go through the feature channel."""
         channel = None
         if controls and any(controls):
-            channel = ChannelSetting.of(controls, self.fuse.project.weight, self.bank.names, self.bank.groups)
-        return TextState(torch.zeros(batch_size, 0, dtype=torch.long, device=self.device), channel)
+            channel = ChannelSetting.of_rows(controls, self.fuse.project.weight, self.bank.names, self.bank.groups)
+        return GenerationState(torch.zeros(batch_size, 0, dtype=torch.long, device=self.device), channel)
 
-    def step(self, ids_B1: Tensor, state: TextState) -> tuple[Tensor, TextState]:
+    def step(self, ids_B1: Tensor, state: GenerationState) -> tuple[Tensor, GenerationState]:
         """Take the newest tokens; return the scores [B, V] of the next ones."""
         ids_BT = torch.cat([state.ids_BT, ids_B1], dim=1)
         features_BF = None
@@ -246,7 +208,7 @@ class TextFusionModule(FusionModule):
             if state.channel is not None:
                 features_BF = state.channel.apply(features_BF)
         hidden_BD, cache = self.backbone.step(self._embed(ids_B1[:, 0], features_BF), state.cache)
-        return self._logits(hidden_BD), TextState(ids_BT, state.channel, cache)
+        return self._logits(hidden_BD), GenerationState(ids_BT, state.channel, cache)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -309,25 +271,10 @@ class TextGenerator(Generator[LexiconText]):
 
     def _compiled(self, where: str, content: Any) -> CompiledGrammar:
         vocabulary, lexicon = self.vocabulary, self.module.bank.lexicon
-        if self.start_id is None:
-            raise UserError(f"{where}: the tokenizer has no token for the beginning and end of a text")
-        speller = Speller(vocabulary)
         self.eos_id = self.start_id if vocabulary.eos_id is None else vocabulary.eos_id
         self.pad_id = self.eos_id  # anything may follow the end
-        return compile_grammar(
-            where,
-            content,
-            Lexis(
-                tokens=(*vocabulary.tokens, "<padding>"),  # no token of the model may be transparent
-                # one spelling each: a sentence's words have a space before them
-                spell=lambda word: speller.spell(word)[:1],
-                groups={kind: lexicon.of_class(kind) for kind in sorted(set(lexicon.classes) - {""})},
-                agreement={},
-                bos_id=self.start_id,
-                eos_id=self.eos_id,
-                pad_id=len(vocabulary),
-            ),
-        )
+        groups = {kind: lexicon.of_class(kind) for kind in sorted(set(lexicon.classes) - {""})}
+        return compile_for_text(where, content, vocabulary, groups, start_id=self.start_id, end_id=self.eos_id)
 
     @property
     def controls(self) -> tuple[ControlSetting, ...]:

@@ -21,7 +21,7 @@ from lit_ctg.data.tokenizer import ids_behind
 from lit_ctg.errors import UserError
 from lit_ctg.limits import Checked, Choice, Positive, checked
 from lit_ctg.papers.semantic_fusion.lexicon import Lexicon, WordFinder, table_of
-from lit_ctg.papers.semantic_fusion.model import membership
+from lit_ctg.papers.semantic_fusion.model import at_next, membership
 
 LEVELS = ("low", "med", "high")
 MEMBERSHIPS = ("identity", "low_med_high")
@@ -209,26 +209,24 @@ class FeatureBank(nn.Module):
     ) -> None:
         super().__init__()
         given = {name: feature for name, feature in features.items() if feature is not None}
-        if not given:
-            raise UserError("model.bank.features is empty: give at least one feature")
-        for name, feature in given.items():
-            if not isinstance(feature, Feature):
-                raise UserError(f"model.bank.features.{name} is a {type(feature).__name__}: give a subclass of Feature")
-        self.lexicon, self.features = lexicon, given
+        foreign = [name for name, feature in given.items() if not isinstance(feature, Feature)]
+        columns = [column for name, one in given.items() if name not in foreign for column in one.columns(name)]
+        self.groups: dict[str, tuple[str, ...]] = {}
+        for name, one in given.items():
+            if name not in foreign and one.group is not None:
+                self.groups[one.group] = (*self.groups.get(one.group, ()), *one.columns(name))
+        asked = [column for members in self.groups.values() for column in members]
+        for wrong, why in (
+            (not given, " is empty: give at least one feature"),
+            (foreign, f".{''.join(foreign[:1])}: give a subclass of Feature"),
+            (len(set(columns)) < len(columns), f": two features have a column of the same name ({', '.join(columns)})"),
+            ("strength" in asked, ".strength: the control has a setting of this name; rename the feature"),
+        ):
+            if wrong:
+                raise UserError(f"model.bank.features{why}")
+        self.lexicon, self.features, self.names = lexicon, given, tuple(columns)
         self.register_buffer("centres_3", torch.tensor([float(c) for c in centres]), persistent=False)
         self.register_buffer("temperature", torch.tensor(float(temperature)), persistent=False)
-        names: list[str] = []
-        self.groups: dict[str, tuple[str, ...]] = {}
-        for name, feature in given.items():
-            columns = feature.columns(name)
-            names += columns
-            if feature.group is not None:
-                self.groups[feature.group] = (*self.groups.get(feature.group, ()), *columns)
-        if len(set(names)) < len(names):
-            raise UserError(f"model.bank.features: two features have a column of the same name ({', '.join(names)})")
-        if any("strength" in columns for columns in self.groups.values()):
-            raise UserError("model.bank.features.strength: the control has a setting of this name; rename the feature")
-        self.names = tuple(names)
 
     @property
     def settings(self) -> tuple[ControlSetting, ...]:
@@ -323,20 +321,8 @@ class FeatureBank(nn.Module):
             else:
                 members = [n for n, f in self.features.items() if f.group == feature.group and f.hindsight == "next"]
                 event_BT = torch.stack([values[n] > 0 for n in members]).any(0)
-                wanted[name] = _at_next(value_BT, event_BT)
+                wanted[name] = at_next(value_BT, event_BT)
         return self._columns(wanted, self._nearest)
-
-
-def _at_next(value_BT: Tensor, event_BT: Tensor) -> Tensor:
-    """Return for each position the value at the next event strictly after it, or else at the last event."""
-    length = event_BT.shape[1]
-    place_T = torch.arange(length, device=event_BT.device)
-    here_BT = torch.where(event_BT, place_T, length)
-    coming_BT = here_BT.flip(1).cummin(1).values.flip(1)  # at or after
-    next_BT = nn.functional.pad(coming_BT[:, 1:], (0, 1), value=length)
-    last_BT = torch.where(event_BT, place_T, -1).cummax(1).values
-    chosen_BT = torch.where(next_BT < length, next_BT, last_BT)
-    return value_BT.gather(1, chosen_BT.clamp(min=0)) * (chosen_BT >= 0)
 
 
 def _mean_of_rest(value_BT: Tensor) -> Tensor:

@@ -12,13 +12,14 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from annotated_types import Interval
 
 from lit_ctg.errors import UserError, did_you_mean
-from lit_ctg.limits import Fraction, Weight, checked
+from lit_ctg.limits import Choice, Fraction, Weight, check_value, checked
 
 # words ----------------------------------------------------------------------------------------------------------------
 
@@ -49,23 +50,24 @@ GROUPS: dict[str, tuple[str, ...]] = {
 SPECIALS = ("<pad>", "<bos>", "<eos>")
 
 
-# additions by `data.words`: key, group, and the attribute of a word
-_OPEN = {
-    "positive": ("adjective_positive", ""),
-    "negative": ("adjective_negative", ""),
-    "verb": ("verb", ""),
-    "object": ("object", ""),
-    "intensifier": ("intensifier", "its strength, above 0 and at most 1"),
-    "subject": ("subject", "its pronoun, she or he"),
-}
+@checked
+@dataclass(frozen=True)
+class AddedWords:
+    """Words that `data.words` adds to groups: intensifiers with their strength, subjects with their pronoun."""
+
+    positive: Sequence[str] = ()
+    negative: Sequence[str] = ()
+    verb: Sequence[str] = ()
+    object: Sequence[str] = ()
+    intensifier: Mapping[str, Annotated[float, Interval(gt=0, le=1)]] = field(default_factory=dict)
+    subject: Mapping[str, Literal["she", "he"]] = field(default_factory=dict)
 
 
 class ClauseVocabulary:
     """Three special tokens and the words of the corpus (the paper's 38 and added ones) in Python's sort order.
 
     Args:
-        words: additional words: ``positive``, ``negative``, ``verb``, ``object`` -> list,
-            ``intensifier`` -> {word: strength}, ``subject`` -> {name: pronoun}.
+        words: additional words, see ``AddedWords``.
         held_out: adjectives kept out of training.
 
     Attributes:
@@ -77,21 +79,24 @@ class ClauseVocabulary:
         pronoun_of: the pronoun for each subject.
         held_out: the adjectives kept out of training.
 
-        Raises:
-            UserError: a word that exists already or is not a word, an unknown group, an invalid strength or pronoun.
+    Raises:
+        UserError: a word that exists already or is not a word, an unknown group, an invalid strength or pronoun.
     """
 
     def __init__(self, words: Mapping[str, Any] | None = None, held_out: Iterable[str] = ()) -> None:
-        added = _added_words(words or {})
-        self.groups = {group: (*known, *added.get(group, {})) for group, known in GROUPS.items()}
+        check_words("data.words", words or {}, AddedWords.__dataclass_fields__)
+        added = AddedWords(**words or {})
+        _check_new(added)
+        self.groups = {
+            group: (*known, *getattr(added, group.removeprefix("adjective_"), ())) for group, known in GROUPS.items()
+        }
         self.tokens = SPECIALS + tuple(sorted(word for members in self.groups.values() for word in members))
         self.pad_id, self.bos_id, self.eos_id = 0, 1, 2
         self.polarity = dict.fromkeys(self.groups["adjective_positive"], 1)
         self.polarity |= dict.fromkeys(self.groups["adjective_negative"], -1)
-        self.intensity = {"slightly": 0.2, "moderately": 0.5, "very": 0.8, "extremely": 1.0}
-        self.intensity |= added.get("intensifier", {})
+        self.intensity = {"slightly": 0.2, "moderately": 0.5, "very": 0.8, "extremely": 1.0, **added.intensifier}
         self.pronoun_of = {"Alice": "she", "Bob": "he", "Carol": "she", "Dave": "he", "Eve": "she"}
-        self.pronoun_of |= added.get("subject", {})
+        self.pronoun_of |= added.subject
         self.held_out = tuple(held_out)
         self._id = {token: index for index, token in enumerate(self.tokens)}
         self._folded = {token.lower(): token for token in self.tokens}
@@ -110,13 +115,7 @@ class ClauseVocabulary:
         return self._id[token]
 
     def ids(self, group: str) -> tuple[int, ...]:
-        """Return the ids of a grammar group, in the paper's order of words (e.g. slightly before extremely).
-
-        Raises:
-            UserError: no such group.
-        """
-        if group not in self.groups:
-            raise UserError(f"'{group}' is not a token group of the clause corpus{did_you_mean(group, self.groups)}")
+        """Return the ids of a grammar group, in the paper's order of words (e.g. slightly before extremely)."""
         return tuple(self._id[word] for word in self.groups[group])
 
     def encode(self, text: str) -> list[int]:
@@ -135,15 +134,9 @@ class ClauseVocabulary:
         return ids
 
     def decode(self, ids: Iterable[Any]) -> str:
-        """Return the text of some ids (ints or 0-d tensors), without special tokens and with marks attached to words.
-
-        Raises:
-            UserError: an id outside the vocabulary.
-        """
+        """Return the text of ids (ints or 0-d tensors), without special tokens and with marks attached to words."""
         text = ""
         for index in map(int, ids):
-            if not 0 <= index < len(self):
-                raise UserError(f"token id {index} is outside the clause corpus's vocabulary (0..{len(self) - 1})")
             token = self.tokens[index]
             if token in SPECIALS:
                 continue
@@ -151,51 +144,46 @@ class ClauseVocabulary:
         return text
 
 
-def _added_words(words: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return group -> added word -> strength, pronoun or None."""
-    if not isinstance(words, Mapping):
-        raise UserError(f"data.words={words!r}: give a mapping with some of the keys {', '.join(_OPEN)}")
-    check_words("data.words", words, _OPEN)
+def _check_new(added: AddedWords) -> None:
+    """Refuse what is not a word, or a word that the corpus has.
+
+    Raises:
+        UserError: names it.
+    """
     taken = {word.lower() for members in GROUPS.values() for word in members}
-    added: dict[str, dict[str, Any]] = {}
-    for key, given in words.items():
-        group, wanted = _OPEN[key]
-        if isinstance(given, str) or not isinstance(given, Iterable) or isinstance(given, Mapping) != bool(wanted):
-            shape = f"a mapping from each word to {wanted}" if wanted else "a list of words"
-            raise UserError(f"data.words.{key}={given!r}: give {shape}")
-        entries: dict[Any, Any] = dict(given) if isinstance(given, Mapping) else dict.fromkeys(given)
-        for word, value in entries.items():
-            if not isinstance(word, str) or not re.fullmatch(r"[A-Za-z]+", word):
-                raise UserError(f"data.words.{key}: {word!r} is not one word of the letters a to z")
-            if word.lower() in taken:
-                raise UserError(f"data.words.{key}: the clause corpus has '{word}' already")
+    for key, words in vars(added).items():
+        for word in words:
+            if not re.fullmatch(r"[A-Za-z]+", str(word)) or word.lower() in taken:
+                raise UserError(f"data.words.{key}: '{word}' is not a new word of the letters a to z")
             taken.add(word.lower())
-            number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            fits = {"intensifier": number and 0 < value <= 1, "subject": value in PRONOUNS}.get(group, True)
-            if not fits:
-                raise UserError(f"data.words.{key}.{word}={value!r}: give {wanted}")
-        added[group] = {word: float(value) if key == "intensifier" else value for word, value in entries.items()}
-    return added
 
 
 def check_words(what: str, given: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse names that are not among the known ones.
-
-    Raises:
-        UserError: an unknown name; says where, and suggests the closest known one.
-    """
+    """Refuse names that are not among the known ones; ``UserError`` suggests the closest known one."""
     options = tuple(known)
     for word in given:
-        if word not in options:
-            raise UserError(f"{what}: unknown '{word}'{did_you_mean(str(word), options)}; use {', '.join(options)}")
+        check_value(what, word, Annotated[str, Choice(options)])
+
+
+def check_keys(what: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
+    """Refuse a mapping that does not have exactly the known keys.
+
+    Raises:
+        UserError: names the first unknown or missing one.
+    """
+    check_words(what, given, known)
+    for word in known:
+        if word not in given:
+            raise UserError(f"{what} has no '{word}': add it with '+data.{what}.{word}=<value>'")
 
 
 # the paper's words
 PAPER = ClauseVocabulary()
 
 
+@checked
 def resolve_held_out(
-    held_out: Mapping[str, Iterable[str]] | str, seed: int, vocabulary: ClauseVocabulary = PAPER
+    held_out: Mapping[str, Sequence[str]] | Literal["shuffled"], seed: int, vocabulary: ClauseVocabulary = PAPER
 ) -> tuple[str, ...]:
     """Return the adjectives kept out of training, positive ones first.
 
@@ -207,37 +195,26 @@ def resolve_held_out(
         vocabulary: whose adjectives.
 
     Raises:
-        UserError: not such a mapping or word; a word that is not an adjective of that class; a whole class held out.
+        UserError: a word that is not an adjective of that class; a whole class held out.
     """
     classes = {name: vocabulary.groups[f"adjective_{name}"] for name in ("positive", "negative")}
     if isinstance(held_out, str):
-        return _shuffled(held_out, seed, classes)
-    if not isinstance(held_out, Mapping):
-        raise UserError(f"held_out={held_out!r}: give 'shuffled' or a mapping with the keys positive and negative")
-    check_words("held_out", held_out, classes)
-    chosen: list[str] = []
+        return _shuffled(seed, classes)
+    check_keys("held_out", held_out, tuple(classes))
     for name, words in classes.items():
-        if name not in held_out:
-            raise UserError(f"held_out has no key '{name}': give a list, [] to hold out none of that class")
-        given = held_out[name]
-        if isinstance(given, str) or not isinstance(given, Iterable):
-            raise UserError(f"held_out.{name}={given!r}: give a list of adjectives")
-        given = tuple(given)
-        for word in given:
+        for word in held_out[name]:
             if word not in words:
                 raise UserError(
-                    f"held_out.{name}: '{word}' is no {name} adjective of this corpus ({', '.join(words)})"
-                    f"{did_you_mean(str(word), words)}; a new one is added with '+data.words.{name}=[{word}]'"
+                    f"held_out.{name}: '{word}' is not a {name} adjective of this corpus ({', '.join(words)})"
+                    f"{did_you_mean(word, words)}; a new one is added with '+data.words.{name}=[{word}]'"
                 )
-        if set(given) >= set(words):
+        if set(held_out[name]) >= set(words):
             raise UserError(f"held_out.{name} holds out all {name} adjectives: leave at least one for training")
-        chosen += [word for word in words if word in given]
-    return tuple(chosen)
+    return tuple(word for name, words in classes.items() for word in words if word in held_out[name])
 
 
-def _shuffled(rule: str, seed: int, classes: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+def _shuffled(seed: int, classes: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
     """Split each class at random as in the authors' code: one generator, positive words first."""
-    check_words("held_out", [rule], ["shuffled"])
     generator = random.Random(seed)
     chosen: list[str] = []
     for words in classes.values():
@@ -287,11 +264,11 @@ class ClauseTables:
     def __post_init__(self) -> None:
         sizes = {"S": len(self.subject_S), "V": self.verb_SV.shape[-1], "O": len(self.object_O)}
         sizes |= {"I": len(self.intensifier_I), "P": 2, "C": 2, "Q": 3}
-        for field in fields(self)[1:]:
-            table = getattr(self, field.name)
-            shape = tuple(sizes[letter] for letter in field.name.rpartition("_")[2])
+        for each in fields(self)[1:]:
+            table = getattr(self, each.name)
+            shape = tuple(sizes[letter] for letter in each.name.rpartition("_")[2])
             if table.shape != shape or (table < 0).any() or not np.allclose(table.sum(-1), 1.0, atol=1e-12):
-                raise ValueError(f"{field.name}: not a probability table of shape {shape}")
+                raise ValueError(f"{each.name}: not a probability table of shape {shape}")
 
 
 def weight_row(what: str, weights: Mapping[str, float], words: Sequence[str]) -> np.ndarray:
@@ -300,10 +277,7 @@ def weight_row(what: str, weights: Mapping[str, float], words: Sequence[str]) ->
     Raises:
         UserError: a word missing or unknown, or all weights zero.
     """
-    check_words(what, weights, words)
-    for word in words:
-        if word not in weights:
-            raise UserError(f"{what} has no weight for '{word}'; give one with '+data.{what}.{word}=<number from 0>'")
+    check_keys(what, weights, words)
     row = np.array([float(weights[word]) for word in words])
     if row.sum() == 0:
         raise UserError(f"{what}: all weights are zero; give at least one of {', '.join(words)} a weight")

@@ -26,9 +26,9 @@ from lit_ctg.papers.semantic_fusion.adapter import TextFusionModule
 from lit_ctg.papers.semantic_fusion.bank import Feature, FeatureBank
 from lit_ctg.papers.semantic_fusion.clause import PRONOUNS
 from lit_ctg.papers.semantic_fusion.decode import CONTROLS, ClauseDecoding
-from lit_ctg.papers.semantic_fusion.grammar import Lexis, compile_grammar, load_grammar
+from lit_ctg.papers.semantic_fusion.grammar import compile_for_text, load_grammar
 from lit_ctg.papers.semantic_fusion.lexicon import Lexicon, Speller
-from lit_ctg.papers.semantic_fusion.model import GROUPS, NAMES, GatedFusion
+from lit_ctg.papers.semantic_fusion.model import NAMES, ChannelSetting, GatedFusion
 
 if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
@@ -67,20 +67,21 @@ class FeatureChannel(Control):
         self.bound, self._tokenizer = True, tokenizer
 
     def hooks(self, model: Any, values: Values, prefix: Prefix) -> Iterable[RemovableHandle]:
-        if not self.bound:
-            raise UserError(f"control {self.name} needs the tokenizer: Steered(model, controls, tokenizer=...)")
+        _bound(self, self.bound or None)
         like = like_inputs(model)
         fuse = cast_like(self.fuse, like)
         self.bank.to(like.device)
-        value_BF, replaced_BF = _asked(values, self.bank.names, self.bank.groups)
+        asked = ChannelSetting.of(values, self.bank.names, self.bank.groups)
         strength_B = values["strength"]
 
         def put(_module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
             ids_NT = prefix.newest(inputs[0])
             features_NtF = self.features(ids_NT, output.shape[1]).to(output)
             rows = len(output)
-            replaced_N1F = row_values(replaced_BF, rows).unsqueeze(1).to(output.device)
-            asked_NtF = torch.where(replaced_N1F, row_values(value_BF, rows).unsqueeze(1).to(output), features_NtF)
+            replaced_N1F = row_values(asked.replaced_BF, rows).unsqueeze(1).to(output.device)
+            asked_NtF = torch.where(
+                replaced_N1F, row_values(asked.value_BF, rows).unsqueeze(1).to(output), features_NtF
+            )
             strength_N11 = row_values(strength_B, rows).view(-1, 1, 1).to(output)
             fused = output + strength_N11 * (fuse(output, asked_NtF) - output)
             real_Nt1 = (ids_NT[:, -output.shape[1] :] != NO_TOKEN).unsqueeze(-1)
@@ -120,24 +121,22 @@ class FeatureChannel(Control):
         return cls(loaded(lambda: GatedFusion(dim, features, config["gate"]), tensors), bank)
 
 
-def _asked(values: Values, names: Sequence[str], groups: Mapping[str, Sequence[str]]) -> tuple[Tensor, Tensor]:
-    """Return the values asked for and where they stand, [B, F]; what a group does not name in it is 0."""
-    column = {name: place for place, name in enumerate(names)}
-    value_BF = torch.zeros(len(values["strength"]), len(column), dtype=torch.float64)
-    replaced_BF = torch.zeros_like(value_BF, dtype=torch.bool)
-    for members in groups.values():
-        places = [column[name] for name in members]
-        given_BM = torch.stack([values[name] for name in members], dim=1)
-        value_BF[:, places] = given_BM.nan_to_num(0.0)
-        replaced_BF[:, places] = (~given_BM.isnan()).any(1, keepdim=True)
-    return value_BF, replaced_BF
+def _bound(control: Control, part: Any) -> Any:
+    """Return what a control finds in its tokenizer.
+
+    Raises:
+        UserError: None: it has no tokenizer yet.
+    """
+    if part is None:
+        raise UserError(f"control {control.name} needs the tokenizer: Steered(model, controls, tokenizer=...)")
+    return part
 
 
 class ClauseChannel(Control):
     """Asks the channel of a model of clauses for features, in place of those of the text so far.
 
-    The channel with its weights is the model's own (``lit-ctg export-model``), so the control has none: it is what the
-    route ``channel`` of ``lit-ctg generate`` is for the model of a run.
+    The model contains the channel and its weights (``lit-ctg export-model``), so the control has none. It does for an
+    exported model what the route ``channel`` of ``lit-ctg generate`` does for the model of a run.
     """
 
     kind, paper, stage = "clause_channel", "semantic_fusion", Stage.NETWORK
@@ -163,13 +162,13 @@ class ClauseChannel(Control):
             )
 
     def hooks(self, model: Any, values: Values, prefix: Prefix) -> Iterable[RemovableHandle]:
-        value_BF, replaced_BF = _asked(values, NAMES, GROUPS)
+        asked = ChannelSetting.of(values)
 
         def put(_module: nn.Module, inputs: Any) -> Any:
             embedded_NTD, features_NTF = inputs
             value_N1F, replaced_N1F, strength_N1 = (
                 row_values(part_B, len(features_NTF)).unsqueeze(1).to(features_NTF.device)
-                for part_B in (value_BF, replaced_BF, values["strength"])
+                for part_B in (asked.value_BF, asked.replaced_BF, values["strength"])
             )
             way_N1F = (replaced_N1F * strength_N1.unsqueeze(-1)).to(features_NTF)
             asked_NTF = features_NTF + way_N1F * (value_N1F.to(features_NTF) - features_NTF)
@@ -198,7 +197,7 @@ def _feature_config(name: str, feature: Feature) -> dict[str, Any]:
     kind = type(feature)
     if FEATURES.get(kind.__name__) is not kind:
         raise UserError(
-            f"feature '{name}' is a {kind.__name__} of your own, which a bundle cannot carry: use "
+            f"feature '{name}' is a user-defined {kind.__name__}, which a bundle cannot carry: use "
             f"{', '.join(FEATURES)}, or leave it out"
         )
     own: dict[str, Any] = {}
@@ -282,11 +281,7 @@ class LexiconSteering(Control):
             return
         vocabulary = HuggingFaceTokenizer.of(tokenizer)
         speller = Speller(vocabulary)
-        spellings = [speller.spell(word) for word in self.lexicon.words]
-        if not any(spellings):
-            raise UserError(
-                f"control {self.name}: the tokenizer spells no word of the lexicon: take one in its language"
-            )
+        spellings = speller.spell_all(self.lexicon.words, f"control {self.name}")
         by_word = speller.by_word
         self.trie = TokenTrie.of(
             spellings, None if by_word else speller.begins_V, None if by_word else speller.ends_open_V
@@ -297,10 +292,9 @@ class LexiconSteering(Control):
         self._tokenizer = tokenizer
 
     def rule(self, values: Values, prefix: Prefix) -> ScoreRule:
-        if self.trie is None:
-            raise UserError(f"control {self.name} needs the tokenizer: Steered(model, controls, tokenizer=...)")
+        trie = _bound(self, self.trie)
         weights_BC = values["strength"].unsqueeze(1) * self._weights(values)
-        return _Gains(self.trie, self._worth_UC, self._own_UC, weights_BC)
+        return _Gains(trie, self._worth_UC, self._own_UC, weights_BC)
 
     def config(self) -> dict[str, Any]:
         return {"lexicon": _lexicon_config(self.lexicon), "gain": self.gain}
@@ -384,30 +378,14 @@ class Grammar(Control):
         if tokenizer is self._tokenizer:
             return
         vocabulary = HuggingFaceTokenizer.of(tokenizer)
-        if vocabulary.eos_id is None:
-            raise UserError(f"control {self.name}: the tokenizer has no token that ends a text")
-        speller = Speller(vocabulary)
-        start = vocabulary.eos_id if vocabulary.bos_id is None else vocabulary.bos_id
-        self.start_id, self.end_id = start, vocabulary.eos_id
-        self.machine = compile_grammar(
-            f"control {self.name}",
-            self.content,
-            Lexis(
-                tokens=(*vocabulary.tokens, "<padding>"),  # no token of the model may be transparent
-                spell=lambda word: speller.spell(word)[:1],
-                groups=self.groups,
-                agreement=self.agreement,
-                bos_id=start,
-                eos_id=vocabulary.eos_id,
-                pad_id=len(vocabulary),
-            ),
-        ).machine
+        self.start_id = vocabulary.eos_id if vocabulary.bos_id is None else vocabulary.bos_id
+        self.end_id = vocabulary.eos_id
+        where, ends = f"control {self.name}", {"start_id": self.start_id, "end_id": self.end_id}
+        self.machine = compile_for_text(where, self.content, vocabulary, self.groups, self.agreement, **ends).machine
         self._tokenizer = tokenizer
 
     def rule(self, values: Values, prefix: Prefix) -> ScoreRule:
-        if self.machine is None:
-            raise UserError(f"control {self.name} needs the tokenizer: Steered(model, controls, tokenizer=...)")
-        return _FromTheStart(self.machine, self.start_id, self.end_id, self.off(values))
+        return _FromTheStart(_bound(self, self.machine), self.start_id, self.end_id, self.off(values))
 
     def config(self) -> dict[str, Any]:
         return {"content": self.content, "groups": self.groups, "agreement": self.agreement}
@@ -433,7 +411,7 @@ class _FromTheStart(ScoreRule):
         foreign_NT = input_ids >= self.machine.pad_id  # a model may have more tokens than its tokenizer
         if bool((foreign_NT.any(1) & ~off_N).any()):
             found = int(input_ids[foreign_NT & ~off_N.unsqueeze(1)][0])
-            raise UserError(f"prompt: id {found} is none of the tokenizer's {self.machine.pad_id} tokens: take it out")
+            raise UserError(f"prompt: id {found} is not one of the tokenizer's {self.machine.pad_id} tokens: remove it")
         real_NT = (input_ids != NO_TOKEN) & ~foreign_NT
         ids_NT = input_ids.where(real_NT, self.machine.pad_id)
         first_N1 = ids_NT.gather(1, real_NT.int().argmax(1, keepdim=True))
@@ -460,13 +438,13 @@ def of_run(module: Any, datamodule: Any, decoding: Any) -> tuple[Control, ...]:
     """Return the controls of a finished run: the channel of a model that has one; of clauses also their grammar.
 
     Raises:
-        UserError: a baseline on text, or features of one's own, which no bundle can carry.
+        UserError: a baseline on text, or user-defined features, which no bundle can carry.
     """
     if isinstance(module, TextFusionModule):
         if not module.fusion:
             raise UserError("this run is a baseline without a channel: export one with fusion=true")
         control = FeatureChannel(module.fuse, module.bank)
-        control.config()  # refuses features of one's own before anything is written
+        control.config()  # refuses user-defined features before anything is written
         return (control,)
     if isinstance(decoding, ClauseDecoding):
         vocabulary = datamodule.vocabulary

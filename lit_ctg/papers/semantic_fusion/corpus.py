@@ -24,9 +24,9 @@ what follows; ``floor_given_polarity_unknown`` is the exact cost of not knowing 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -36,7 +36,7 @@ from lit_ctg.core.batch import Fingerprint, checksum
 from lit_ctg.core.result import MetricResult
 from lit_ctg.data.loader import SentenceBatches, SentenceDataModule
 from lit_ctg.errors import UserError
-from lit_ctg.limits import Count, Fraction, Weight, Whole, checked
+from lit_ctg.limits import Count, Fields, Fraction, Weight, Whole, checked
 from lit_ctg.metric.bigram import Bigrams, Unigrams
 from lit_ctg.papers.semantic_fusion.clause import (
     CONJUNCTIONS,
@@ -44,9 +44,11 @@ from lit_ctg.papers.semantic_fusion.clause import (
     PAPER,
     PUNCTUATION,
     TWO_CLAUSES,
+    AddedWords,
     ClauseTables,
     ClauseVocabulary,
     adjectives,
+    check_keys,
     check_words,
     generate_clauses,
     resolve_held_out,
@@ -84,7 +86,6 @@ class ClauseCorpusDataModule(SentenceDataModule):
     use all ten. Batches are those of ``SentenceBatches``.
 
     Args:
-        tables: the generator's probabilities.
         train_size, val_size: numbers of sentences; the test split also has ``val_size``.
         max_length: maximum length in tokens with ``<bos>`` and ``<eos>``; sentences are padded to it (at least to 19).
         batch_size: sentences in a batch.
@@ -94,8 +95,10 @@ class ClauseCorpusDataModule(SentenceDataModule):
         crop: crop batches to their longest sentence.
         num_workers: DataLoader processes (0 is fastest: a batch is one indexing operation).
         words: additional words, see ``ClauseVocabulary``.
+        weights: arguments of ``tables_of``.
 
     Attributes:
+        tables: the generator's probabilities.
         vocabulary: the ``ClauseVocabulary``.
         held_out_words, held_out_ids: the adjectives kept out of training.
         corpus_transform: None, or a function of (ids_NT, lengths_N) returning tensors with N rows that batches carry
@@ -106,29 +109,32 @@ class ClauseCorpusDataModule(SentenceDataModule):
     """
 
     splits = tuple(_STREAMS)
+    tables_of: ClassVar[Callable[..., ClauseTables]]
 
     def __init__(
         self,
         *,
-        tables: ClauseTables,
         train_size: Count,
         val_size: Count,
         max_length: int,
         batch_size: Count,
-        held_out: Mapping[str, Iterable[str]] | str,
+        held_out: Mapping[str, Sequence[str]] | Literal["shuffled"],
         seed: Whole,
         order_seed: Whole | None = None,
         crop: bool = True,
         num_workers: Whole = 0,
-        words: Mapping[str, Any] | None = None,
+        words: Annotated[Mapping[str, Any], Fields(AddedWords)] | None = None,
+        **weights: Any,
     ) -> None:
         super().__init__()
+        plain = ClauseVocabulary(words)
+        tables = self.tables_of(**weights, vocabulary=plain)
         longest = TWO_CLAUSES if tables.second_clause > 0 else ONE_CLAUSE
         if max_length < longest:
             raise UserError(
                 f"data.max_length={max_length}: the longest sentence has {longest} tokens with <bos> and <eos>"
             )
-        self.held_out_words = resolve_held_out(held_out, seed, ClauseVocabulary(words))
+        self.held_out_words = resolve_held_out(held_out, seed, plain)
         self.vocabulary = ClauseVocabulary(words, self.held_out_words)
         self.tables = tables
         self.sizes = {"train": train_size, "val": val_size, "test": val_size}
@@ -284,31 +290,13 @@ class ClauseCorpusDataModule(SentenceDataModule):
 
 
 class ClauseDataModule(ClauseCorpusDataModule):
-    """The paper's corpus: every slot is drawn independently; only the pronoun depends on earlier words.
+    """The paper's corpus: every slot is drawn independently; only the pronoun depends on earlier words."""
 
-    Args:
-        second_clause_probability: that a sentence has two clauses.
-        intensifier_weights: weight of each intensifier.
-        punctuation_weights: weight of each final mark.
-        others: see ``ClauseCorpusDataModule``.
-    """
+    tables_of = staticmethod(uncoupled_tables)
 
-    def __init__(
-        self,
-        *,
-        second_clause_probability: Fraction,
-        intensifier_weights: Mapping[str, Weight],
-        punctuation_weights: Mapping[str, Weight],
-        words: Mapping[str, Any] | None = None,
-        **others: Any,
-    ) -> None:
-        tables = uncoupled_tables(
-            second_clause_probability=second_clause_probability,
-            intensifier_weights=intensifier_weights,
-            punctuation_weights=punctuation_weights,
-            vocabulary=ClauseVocabulary(words),
-        )
-        super().__init__(tables=tables, words=words, **others)
+    def __init__(self, **options: Annotated[Any, Fields(uncoupled_tables)]) -> None:
+        """Take the arguments of ``ClauseCorpusDataModule`` and of ``uncoupled_tables``, except the vocabulary."""
+        super().__init__(**options)
 
 
 # the coupled corpus ---------------------------------------------------------------------------------------------------
@@ -325,7 +313,16 @@ def coupled_tables(
     punctuation_weights: Mapping[str, Mapping[str, Mapping[str, Weight]]],
     vocabulary: ClauseVocabulary = PAPER,
 ) -> ClauseTables:
-    """Return the tables of the configuration's nested weights (arguments as in the data module).
+    """Return the tables of the configuration's nested weights.
+
+    Args:
+        second_clause_probability: that a sentence has two clauses.
+        intensifier_weights: weight of each intensifier in the first clause.
+        verb_weights: subject -> verb -> weight, in both clauses.
+        intensifier_next_weights: first clause's intensifier -> second clause's -> weight.
+        polarity_keep_probability: conjunction -> probability that the second clause keeps the first's polarity.
+        punctuation_weights: intensifier -> "positive" or "negative" -> mark -> weight, by the last adjective phrase.
+        vocabulary: whose words.
 
     Raises:
         UserError: a word missing or unknown, invalid weights or probabilities; names the place.
@@ -356,10 +353,7 @@ def coupled_tables(
 
 def _rows(what: str, table: Any, words: tuple[str, ...]) -> list[tuple[str, Any]]:
     """Return the entries of a mapping in the order of ``words``, which must be exactly its keys."""
-    check_words(what, table, words)
-    for word in words:
-        if word not in table:
-            raise UserError(f"{what} has no entry for '{word}'")
+    check_keys(what, table, words)
     return [(word, table[word]) for word in words]
 
 
@@ -369,37 +363,10 @@ def _table(what: str, table: Any, contexts: tuple[str, ...], outcomes: tuple[str
 
 
 class ClauseCoupledDataModule(ClauseCorpusDataModule):
-    """Clauses in which earlier words have consequences; interface and batches as in ``ClauseDataModule``.
+    """Clauses in which earlier words have consequences; interface and batches as in ``ClauseDataModule``."""
 
-    Args:
-        second_clause_probability: that a sentence has two clauses.
-        intensifier_weights: weight of each intensifier in the first clause.
-        verb_weights: subject -> verb -> weight, in both clauses.
-        intensifier_next_weights: first clause's intensifier -> second clause's -> weight.
-        polarity_keep_probability: conjunction -> probability that the second clause keeps the first's polarity.
-        punctuation_weights: intensifier -> "positive" or "negative" -> mark -> weight, by the last adjective phrase.
-        others: see ``ClauseCorpusDataModule``.
-    """
+    tables_of = staticmethod(coupled_tables)
 
-    def __init__(
-        self,
-        *,
-        second_clause_probability: Fraction,
-        intensifier_weights: Mapping[str, Weight],
-        verb_weights: Mapping[str, Mapping[str, Weight]],
-        intensifier_next_weights: Mapping[str, Mapping[str, Weight]],
-        polarity_keep_probability: Mapping[str, Fraction],
-        punctuation_weights: Mapping[str, Mapping[str, Mapping[str, Weight]]],
-        words: Mapping[str, Any] | None = None,
-        **others: Any,
-    ) -> None:
-        tables = coupled_tables(
-            second_clause_probability=second_clause_probability,
-            intensifier_weights=intensifier_weights,
-            verb_weights=verb_weights,
-            intensifier_next_weights=intensifier_next_weights,
-            polarity_keep_probability=polarity_keep_probability,
-            punctuation_weights=punctuation_weights,
-            vocabulary=ClauseVocabulary(words),
-        )
-        super().__init__(tables=tables, words=words, **others)
+    def __init__(self, **options: Annotated[Any, Fields(coupled_tables)]) -> None:
+        """Take the arguments of ``ClauseCorpusDataModule`` and of ``coupled_tables``, except the vocabulary."""
+        super().__init__(**options)

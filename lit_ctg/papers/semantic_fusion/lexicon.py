@@ -1,4 +1,4 @@
-"""Your own words: a graded lexicon from a file, and the tokens of any tokenizer that spell its words.
+"""User-defined words: a graded lexicon from a file, and the tokens of any tokenizer that spell its words.
 
 A CSV file has the columns ``word``, ``polarity`` and optionally ``strength``, ``class`` and further graded columns; a
 YAML file maps each word to the same columns (or only to its polarity)::
@@ -13,29 +13,27 @@ Shape letters: B rows, T positions, W words of the lexicon, L ids of a spelling,
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import importlib.util
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import numpy as np
 import torch
+from annotated_types import Interval
 from torch import Tensor, nn
 
 from lit_ctg.data.tokenizer import ids_behind
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.files import read_yaml
-from lit_ctg.limits import Fraction, checked
+from lit_ctg.limits import Choice, Fraction, check_value, checked
 
 FOLDER = Path(__file__).parent / "words"
 VADER = "vader"  # the lexicon of the package vaderSentiment (Hutto and Gilbert, 2014)
 VADER_MOST = 4.0  # its grades are from -4 to 4
 NO_WORD = -1
-# range of a column; further graded columns have that of polarity
-_RANGES = {"strength": (0.0, 1.0)}
-_POLARITY = (-1.0, 1.0)
 # multiplier of the hash for finding spellings, which are then compared id by id
 _BASE = 1_000_003
 
@@ -70,24 +68,22 @@ class Lexicon:
         ours = FOLDER / f"{path}.csv"
         self.path = _vader_file() if path == VADER else ours if ours.is_file() else Path(path).expanduser()
         if not self.path.is_file():
-            raise UserError(
-                f"lexicon {path}: no such file; give a CSV or YAML file of words, or one of ours ({names()})"
-            )
+            _refuse(path, f"no such file; give a CSV or YAML file of words, or one of ours ({names()})")
         readers = {".yaml": _read_yaml, ".yml": _read_yaml, ".txt": _read_vader if path == VADER else _read_csv}
         rows = readers.get(self.path.suffix, _read_csv)(self.path)
         if not rows:
-            raise UserError(f"lexicon {path}: no word in it")
+            _refuse(path, "no word in it")
         columns = list(dict.fromkeys(["polarity", "strength", *(name for _, row in rows for name in row)]))
         graded = [name for name in columns if name != "class"]
         entries: dict[str, Mapping[str, Any]] = {}
         for (where, word), row in rows:
             word = word.strip().lower()
             if not word:
-                self._refuse(where, "a word is empty")
+                _refuse(path, f"{where}: a word is empty")
             if word in entries:
-                self._refuse(where, f"'{word}' appears twice")
+                _refuse(path, f"{where}: '{word}' appears twice")
             entries[word] = {
-                **{name: self._number(where, word, name, row.get(name)) for name in graded},
+                **{name: _grade(f"lexicon {path}, {where}: '{word}'", name, row.get(name)) for name in graded},
                 "class": str(row.get("class") or ""),
             }
         self.words = tuple(entries)
@@ -97,10 +93,7 @@ class Lexicon:
         for word in self.held_out:
             if word not in entries:
                 hint = did_you_mean(word, entries)
-                raise UserError(
-                    f"lexicon {path}: '{word}' is to be held out, but not there{hint}; set model.bank.lexicon.held_out "
-                    "([] for none)"
-                )
+                _refuse(path, f"no word '{word}' to hold out{hint}; set model.bank.lexicon.held_out ([] for none)")
         order = np.random.default_rng(0).permutation(len(self.words))[: round(held_out_share * len(self.words))]
         self.held_out = tuple(dict.fromkeys([*self.held_out, *(self.words[place] for place in sorted(order))]))
 
@@ -122,23 +115,8 @@ class Lexicon:
         made.columns = {name: tuple(map(float, values)) for name, values in columns.items()}
         made.held_out = tuple(held_out)
         if {len(made.classes), *map(len, made.columns.values())} != {len(made.words)}:
-            raise UserError(f"lexicon of {len(made.words)} words: give each its grades and a class")
+            _refuse(made.path, f"{len(made.words)} words: give each its grades and a class")
         return made
-
-    def _refuse(self, where: str, why: str) -> NoReturn:
-        raise UserError(f"lexicon {self.path}, {where}: {why}")
-
-    def _number(self, where: str, word: str, name: str, value: Any) -> float:
-        low, high = _RANGES.get(name, _POLARITY)
-        if value is None or value == "":
-            return 0.0
-        try:
-            number = float(value) if not isinstance(value, bool) else math.nan
-        except (TypeError, ValueError):
-            number = math.nan
-        if not low <= number <= high:
-            self._refuse(where, f"{name} of '{word}' is {value!r}: give a number from {low:g} to {high:g}")
-        return number
 
     def column(self, name: str) -> tuple[float, ...]:
         """Return one graded column.
@@ -146,9 +124,7 @@ class Lexicon:
         Raises:
             UserError: no such column.
         """
-        if name not in self.columns:
-            hint = did_you_mean(name, self.columns)
-            raise UserError(f"lexicon {self.path} has no column '{name}' (it has {', '.join(self.columns)}){hint}")
+        check_value(f"lexicon {self.path}, column", name, Annotated[str, Choice(self.columns)])
         return self.columns[name]
 
     def of_class(self, name: str) -> tuple[str, ...]:
@@ -157,11 +133,20 @@ class Lexicon:
         Raises:
             UserError: no word has it.
         """
-        known = sorted(set(self.classes) - {""})
-        if name not in known:
-            told = ", ".join(known) or "none"
-            raise UserError(f"lexicon {self.path}: no word has the class '{name}' ({told}){did_you_mean(name, known)}")
+        check_value(f"lexicon {self.path}, class", name, Annotated[str, Choice(sorted(set(self.classes) - {""}))])
         return tuple(word for word, kind in zip(self.words, self.classes, strict=True) if kind == name)
+
+
+def _refuse(path: str | Path, why: str, cause: Exception | None = None) -> NoReturn:
+    raise UserError(f"lexicon {path}: {why}") from cause
+
+
+def _grade(where: str, name: str, value: Any) -> float:
+    """Return a grade of a file, 0 for an empty cell."""
+    with contextlib.suppress(ValueError):  # refused as the text that it is
+        value = float(value or 0) if isinstance(value, str | None) else value
+    check_value(f"{where}.{name}", value, Fraction if name == "strength" else Annotated[float, Interval(ge=-1, le=1)])
+    return float(value)
 
 
 Row = tuple[tuple[str, str], dict[str, Any]]  # ((place, word), columns)
@@ -173,22 +158,18 @@ def _read_csv(path: Path) -> list[Row]:
             reader = csv.DictReader(file, strict=True)
             header = [str(name).strip() for name in reader.fieldnames or ()]
             if "word" not in header:
-                raise UserError(
-                    f"lexicon {path}: the first line has no column 'word' ({', '.join(header) or 'it is empty'})"
-                )
+                _refuse(path, f"the first line has no column 'word' ({', '.join(header) or 'it is empty'})")
             if len(set(header)) < len(header):
-                raise UserError(f"lexicon {path}: a column appears twice in the first line ({', '.join(header)})")
+                _refuse(path, f"a column appears twice in the first line ({', '.join(header)})")
             reader.fieldnames = header
             rows = []
             for row in reader:
                 if None in row or None in row.values():
-                    raise UserError(
-                        f"lexicon {path}, line {reader.line_num}: it does not have as many columns as the first line"
-                    )
+                    _refuse(path, f"line {reader.line_num}: it does not have as many columns as the first line")
                 word = row.pop("word")
                 rows.append(((f"line {reader.line_num}", word), row))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"lexicon {path}: cannot be read as CSV in UTF-8: {error}") from error
+        _refuse(path, f"cannot be read as CSV in UTF-8: {error}", error)
     return rows
 
 
@@ -203,11 +184,11 @@ def _vader_file() -> Path:
     for place in places:
         if (Path(place) / "vader_lexicon.txt").is_file():
             return Path(place) / "vader_lexicon.txt"
-    raise UserError(f"lexicon {VADER} needs vaderSentiment: pip install 'lit-ctg[vader]'")
+    _refuse(VADER, "needs vaderSentiment: pip install 'lit-ctg[vader]'")
 
 
 def _read_vader(path: Path) -> list[Row]:
-    """Read the words of VADER's lexicon (token, mean, ...), without its emoticons; of a word's two lines the last."""
+    """Read the words of VADER's lexicon (token, mean, ...), without its emoticons; of two lines of a word the last."""
     rows: dict[str, Row] = {}
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         word, grade, *_ = [*line.split("\t"), ""]
@@ -221,11 +202,11 @@ def _read_vader(path: Path) -> list[Row]:
 def _read_yaml(path: Path) -> list[Row]:
     content = read_yaml(path, f"lexicon {path}")
     if not isinstance(content, Mapping):
-        raise UserError(f"lexicon {path}: give a mapping from each word to its polarity or its columns")
+        _refuse(path, "give a mapping from each word to its polarity or its columns")
     rows = []
     for word, entry in content.items():
         if not isinstance(word, str):
-            raise UserError(f"lexicon {path}: YAML does not read the word {word!r} as text: put it in quotes")
+            _refuse(path, f"YAML does not read the word {word!r} as text: put it in quotes")
         columns = dict(entry) if isinstance(entry, Mapping) else {"polarity": entry}
         rows.append(((f"entry '{word}'", word), {str(name): value for name, value in columns.items()}))
     return rows
@@ -255,11 +236,7 @@ class WordFinder(nn.Module):
         super().__init__()
         self.lexicon = lexicon
         speller = Speller(vocabulary)
-        self.spellings = [speller.spell(word) for word in lexicon.words]
-        if not any(self.spellings):
-            raise UserError(
-                f"lexicon {lexicon.path}: the corpus's vocabulary spells none of its words: take one in its language"
-            )
+        self.spellings = speller.spell_all(lexicon.words, f"lexicon {lexicon.path}")
         self.register_buffer("begins_V", speller.begins_V, persistent=False)
         self.register_buffer("ends_open_V", speller.ends_open_V, persistent=False)
         by_length: dict[int, dict[tuple[int, ...], int]] = {}
@@ -333,6 +310,17 @@ class Speller:
             if ids and self.unknown not in ids and self.vocabulary.decode(ids).strip().lower() == word.lower():
                 found.append(ids)
         return tuple(dict.fromkeys(found))
+
+    def spell_all(self, words: Sequence[str], where: str) -> list[tuple[tuple[int, ...], ...]]:
+        """Return the id sequences of each word.
+
+        Raises:
+            UserError: the tokenizer can spell none of them; names ``where`` they come from.
+        """
+        spellings = [self.spell(word) for word in words]
+        if not any(spellings):
+            raise UserError(f"{where}: the tokenizer spells none of its words: use one in its language")
+        return spellings
 
 
 def _hash(ids: Tensor) -> Tensor:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from annotated_types import MinLen
 from torch import Tensor
 
 from lit_ctg.core.metric import BatchMetric, LitMetric, Mask, RateMetric, RatioMetric, float64, pick_mask, token_nll
 from lit_ctg.core.result import MetricResult
-from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.errors import UserError
 from lit_ctg.figure import Chart, heat_map
 from lit_ctg.limits import Count
 from lit_ctg.metric.perplexity import Perplexity
@@ -19,40 +20,43 @@ from lit_ctg.papers.semantic_fusion.model import FusionOutput
 # perplexity of words seen in training, and after unseen ones (Appendix B) ------------------------------------
 
 
-class SeenOnlyPerplexity(Perplexity):
-    """Perplexity without positions whose *target* is a held-out token; NaN if none is left (Appendix B, note ii).
-
-    The input is not filtered (note iii): a held-out word may precede a counted position.
+class HeldOutTokens(LitMetric):
+    """A metric that needs the held-out token ids.
 
     Args:
-        held_out_ids: the held-out token ids; by default ``bind`` takes them from the data module.
-        mask: as for ``Perplexity``.
+        held_out_ids: by default ``bind`` takes them from the data module.
+        options: of the metric.
     """
 
-    def __init__(self, *, held_out_ids: Iterable[int] | None = None, mask: Mask = "target", **kwargs: Any) -> None:
-        super().__init__(mask=mask, **kwargs)
-        self.held_out_ids = None if held_out_ids is None else tuple(int(i) for i in held_out_ids)
-        self._ids_given = held_out_ids is not None
+    def __init__(self, *, held_out_ids: Iterable[int] | None = None, **options: Any) -> None:
+        super().__init__(**options)
+        self._given = held_out_ids is not None
+        self.held_out_ids = tuple(int(i) for i in held_out_ids or ())
 
-    def bind(self, datamodule: Any, module: Any = None) -> SeenOnlyPerplexity:
-        """Take ``held_out_ids`` from the data module, unless they were given to the constructor."""
-        if not self._ids_given:
+    def bind(self, datamodule: Any, module: Any = None) -> Any:
+        """Take ``held_out_ids`` from the data module, unless they were given to the constructor.
+
+        Raises:
+            UserError: the data module holds no tokens out.
+        """
+        if not self._given:
             if not hasattr(datamodule, "held_out_ids"):
                 raise UserError(
-                    f"metric SeenOnlyPerplexity: {type(datamodule).__name__} holds no tokens out (no held_out_ids); "
+                    f"metric {type(self).__name__}: {type(datamodule).__name__} holds no tokens out (no held_out_ids); "
                     "leave the metric out or give it held_out_ids"
                 )
             self.held_out_ids = tuple(int(i) for i in datamodule.held_out_ids)
         return self
 
-    def keep(self, target_BT: Tensor, mask_BT: Tensor) -> Tensor:
-        """Return the masked positions whose target is not held out.
 
-        Raises:
-            UserError: neither the constructor nor ``bind`` gave the ids.
-        """
-        if self.held_out_ids is None:
-            raise UserError("metric SeenOnlyPerplexity: held_out_ids unknown; pass them or call bind(datamodule) first")
+class SeenOnlyPerplexity(HeldOutTokens, Perplexity):
+    """Perplexity without positions whose *target* is a held-out token; NaN if none is left (Appendix B, note ii).
+
+    The input is not filtered (note iii): a held-out word may precede a counted position.
+    """
+
+    def keep(self, target_BT: Tensor, mask_BT: Tensor) -> Tensor:
+        """Return the masked positions whose target is not held out."""
         return mask_BT & ~torch.isin(target_BT, target_BT.new_tensor(self.held_out_ids))
 
 
@@ -66,7 +70,7 @@ class AfterHeldOutPerplexity(SeenOnlyPerplexity):
     def update_from(self, output: Any, batch: Mapping[str, Tensor]) -> None:
         """Take the scores, the targets and the mask restricted to positions after a held-out token."""
         ids_BT = batch["input_ids_BT"]
-        held_out = ids_BT.new_tensor(self.held_out_ids or ())
+        held_out = ids_BT.new_tensor(self.held_out_ids)
         after_BT = (ids_BT.unsqueeze(-1) == held_out).any(-1).cummax(dim=1).values
         self.update(output.scores_BTV, batch["target_ids_BT"], pick_mask(batch, self.mask) & after_BT)
 
@@ -85,7 +89,7 @@ class FocusCE(RatioMetric):
         mask: as for ``Perplexity``; both count the same positions unless pad is a focus token.
 
     Raises:
-        UserError: no token, a repeated token, or not as many ids as tokens.
+        ValueError: not as many ids as tokens.
     """
 
     unit = "nats"
@@ -94,42 +98,27 @@ class FocusCE(RatioMetric):
     def __init__(
         self,
         *,
-        tokens: Iterable[str],
+        tokens: Annotated[Sequence[str], MinLen(1)],
         token_ids: Iterable[int] | None = None,
         mask: Mask = "target",
         **kwargs: Any,
     ) -> None:
-        names = tuple(str(token) for token in tokens)
-        if not names or len(set(names)) != len(names):
-            raise UserError(f"metric FocusCE: tokens must be one or more different tokens, got {list(names)}")
-        super().__init__(mask=mask, groups=len(names), **kwargs)
-        self.tokens = names
+        self.tokens = tuple(dict.fromkeys(tokens))
+        super().__init__(mask=mask, groups=len(self.tokens), **kwargs)
         self.token_ids = None if token_ids is None else tuple(int(i) for i in token_ids)
+        if self.token_ids is not None:
+            dict(zip(self.tokens, self.token_ids, strict=True))
         self._ids_given = token_ids is not None
-        if self.token_ids is not None and len(self.token_ids) != len(self.tokens):
-            raise UserError(f"metric FocusCE: {len(self.tokens)} tokens but {len(self.token_ids)} token_ids")
 
     def bind(self, datamodule: Any, module: Any = None) -> FocusCE:
-        """Look the tokens up in ``datamodule.vocabulary``, unless ids were given to the constructor.
-
-        Raises:
-            UserError: a token is not in the vocabulary.
-        """
+        """Look the tokens up in ``datamodule.vocabulary``, unless ids were given; it refuses unknown ones."""
         if not self._ids_given:
-            vocabulary = datamodule.vocabulary
-            for token in self.tokens:
-                if token not in vocabulary.tokens:
-                    raise UserError(
-                        f"metric FocusCE: token '{token}' is not in the vocabulary"
-                        f"{did_you_mean(token, vocabulary.tokens)}"
-                    )
-            self.token_ids = tuple(vocabulary.id(token) for token in self.tokens)
+            self.token_ids = tuple(datamodule.vocabulary.id(token) for token in self.tokens)
         return self
 
     def update(self, scores_BTV: Tensor, target_BT: Tensor, mask_BT: Tensor) -> None:
         """Add sentences: scores (logits or log-probabilities), target ids, and True where a position counts."""
-        if self.token_ids is None:
-            raise UserError("metric FocusCE: token ids unknown; pass token_ids or call bind(datamodule) first")
+        assert self.token_ids is not None, "pass token_ids or call bind(datamodule) first"
         self.follow(scores_BTV)
         is_focus_BTK = (target_BT.unsqueeze(-1) == target_BT.new_tensor(self.token_ids)) & mask_BT.unsqueeze(-1)
         nll_BT = token_nll(scores_BTV, target_BT, is_focus_BTK.any(-1))
@@ -147,11 +136,7 @@ class FocusCE(RatioMetric):
         return dict(zip(self.tokens, self.ratio().unbind(), strict=True))
 
     def _result(self) -> dict[str, MetricResult]:
-        rows = zip(self.tokens, self.ratio().tolist(), self.count.tolist(), self.intervals(), strict=True)
-        return {
-            token: MetricResult(value, self.unit, self.direction, int(n), ci95, self.version)
-            for token, value, n, ci95 in rows
-        }
+        return self.results(*self.tokens)
 
 
 # the auxiliary head (Appendix A, Metrics) -----------------------------------------------------------------------------
@@ -186,15 +171,6 @@ class SemanticMSE(RatioMetric):
         """Read the head's output and its target."""
         fused = _fused(self, output)
         self.update(fused.aux_BTF, fused.aux_target_BTF, pick_mask(batch, self.mask))
-
-    def compute(self) -> Tensor:
-        """Return the mean squared error, float64, ()."""
-        return self.ratio()
-
-    def _result(self) -> MetricResult:
-        (ci95,) = self.intervals()
-        value = float(self.ratio())
-        return MetricResult(value, self.unit, self.direction, int(self.count), ci95, self.version)
 
 
 class SemanticMSEConstant(BatchMetric):
@@ -319,37 +295,17 @@ def _confusion(intended_N: Tensor, realized_N: Tensor) -> Tensor:
     return torch.bincount(3 * intended_N + realized_N, minlength=9).reshape(3, 3)
 
 
-class OodHitRate(RateMetric):
+class OodHitRate(HeldOutTokens, RateMetric):
     """Share of controlled generations whose adjective is held out (Appendix A, Metrics), with its Wilson interval.
 
     Much of it is due to the sampler: its uniform share alone gives about .58 / .41 under the paper's settings with a
     model that gives held-out words no mass. So neither direction is better. A held-out adjective of the *wrong* class
     also counts; pass only the ids of the requested class to count that class alone.
-
-    Args:
-        held_out_ids: ids that are hits; by default ``bind`` takes all held-out ids of the data module.
     """
 
     direction = "none"
 
-    def __init__(self, *, held_out_ids: Iterable[int] | None = None, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.held_out_ids = None if held_out_ids is None else tuple(int(i) for i in held_out_ids)
-        self._ids_given = held_out_ids is not None
-
-    def bind(self, datamodule: Any, module: Any = None) -> OodHitRate:
-        """Take ``held_out_ids`` from the data module, unless they were given to the constructor."""
-        if not self._ids_given:
-            self.held_out_ids = tuple(int(i) for i in datamodule.held_out_ids)
-        return self
-
     def update(self, adjective_ids_N: Tensor | Sequence[int]) -> None:
-        """Add N generations: the id of the adjective each realized, or -1 where none was (a trial without a hit).
-
-        Raises:
-            UserError: neither the constructor nor ``bind`` gave the held-out ids.
-        """
-        if self.held_out_ids is None:
-            raise UserError("metric OodHitRate: held_out_ids unknown; pass them or call bind(datamodule) first")
+        """Add N generations: the id of the adjective each realized, or -1 where none was (a trial without a hit)."""
         ids_N = torch.as_tensor(adjective_ids_N, dtype=torch.long, device=self.device)
         self.add_trials(torch.isin(ids_N, ids_N.new_tensor(self.held_out_ids)))

@@ -4,10 +4,10 @@ Published features depend on the whole sentence and on fixed positions; correcte
 their own position. A baseline is the same module with ``fusion=False``.
 
 The feature channel as a control is in the paper's text, but its code never calls it. A control names features of three
-groups; a named group is replaced as a whole at the current position (the named features get their values, the others of
-the group 0), other groups keep their prefix-only features. In training a sentence's own future is the control
-(hindsight), and each of its groups is dropped with probability ``feature_dropout``, so that the model also works
-without control.
+groups. A named group is replaced as a whole at the current position (the named features get their values, the others of
+the group 0). Other groups keep their prefix-only features. In training a sentence's own future is the control
+(hindsight). Each of its groups is dropped with probability ``feature_dropout``, so that the model also works without
+control.
 
 Shape letters: B, N sentences (N: packed positions in fusion and losses), T positions, P predicates (13), F features
 (22), D hidden size, V vocabulary, C words of a class.
@@ -25,12 +25,12 @@ from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lit_ctg.core.model import Batch, LitLanguageModel, LMOutput, adamw_warmup_cosine
+from lit_ctg.core.model import AdamW, Batch, LitLanguageModel, LMOutput
 from lit_ctg.errors import UserError
-from lit_ctg.limits import Choice, Fraction, NonNegative, Positive, Whole
+from lit_ctg.limits import Choice, Fields, Fraction, NonNegative, Positive, Whole, checked, grouped
 from lit_ctg.network.backbone import check_backbone
 from lit_ctg.network.packing import Packing
-from lit_ctg.network.transformer import Cache, SinusoidalPosition, TransformerBackbone
+from lit_ctg.network.transformer import SinusoidalPosition, TransformerBackbone
 from lit_ctg.papers.semantic_fusion.clause import ClauseVocabulary
 
 # the feature bank (Eq. 1, Appendix A) ---------------------------------------------------------------------------------
@@ -272,22 +272,37 @@ class ChannelSetting:
     @classmethod
     def of(
         cls,
+        asked: Mapping[str, Tensor],
+        names: Sequence[str] = NAMES,
+        groups: Mapping[str, Sequence[str]] = GROUPS,
+    ) -> ChannelSetting:
+        """Convert requests, feature name -> values [B], NaN for none; what a group does not name in it is 0."""
+        column = {name: place for place, name in enumerate(names)}
+        value_BF = torch.zeros(len(next(iter(asked.values()))), len(names), dtype=torch.float64)
+        replaced_BF = torch.zeros_like(value_BF, dtype=torch.bool)
+        for members in groups.values():
+            places = [column[name] for name in members]
+            given_BM = torch.stack([asked[name] for name in members], dim=1)
+            value_BF[:, places] = given_BM.nan_to_num(0.0)
+            replaced_BF[:, places] = (~given_BM.isnan()).any(1, keepdim=True)
+        return cls(value_BF, replaced_BF)
+
+    @classmethod
+    def of_rows(
+        cls,
         controls: Sequence[Mapping[str, float]],
         like: Tensor,
         names: Sequence[str] = NAMES,
         groups: Mapping[str, Sequence[str]] = GROUPS,
     ) -> ChannelSetting:
         """Convert checked controls (feature name -> value), one per row, to a setting on the device of ``like``."""
-        column = {name: index for index, name in enumerate(names)}
-        value_BF = torch.zeros(len(controls), len(names))
-        replaced_BF = torch.zeros(len(controls), len(names), dtype=torch.bool)
-        for row, control in enumerate(controls):
-            for members in groups.values():
-                if set(members) & set(control):
-                    replaced_BF[row, [column[name] for name in members]] = True
-            for name, value in control.items():
-                value_BF[row, column[name]] = value
-        return cls(value_BF.to(like), replaced_BF.to(like.device))
+        asked = {
+            name: torch.tensor([control.get(name, math.nan) for control in controls], dtype=torch.float64)
+            for members in groups.values()
+            for name in members
+        }
+        setting = cls.of(asked, names, groups)
+        return cls(setting.value_BF.to(like), setting.replaced_BF.to(like.device))
 
     def apply(self, features_BF: Tensor) -> Tensor:
         """Return the features of the current position under the control."""
@@ -310,7 +325,7 @@ def hindsight(ids_NT: Tensor, vocabulary: ClauseVocabulary) -> Tensor:
         said_NT = torch.zeros_like(ids_NT)
         for number, ids in enumerate(choice.values(), start=1):
             said_NT = torch.where(torch.isin(ids_NT, ids_NT.new_tensor(ids)), number, said_NT)
-        to_come_NT = _next_nonzero(said_NT)
+        to_come_NT = at_next(said_NT, said_NT > 0)
         for number, name in enumerate(choice, start=1):
             table_NTF[..., COLUMN[name]] = (to_come_NT == number).float()
     asks_N1 = (ids_NT == vocabulary.id("?")).any(1, keepdim=True)
@@ -318,19 +333,16 @@ def hindsight(ids_NT: Tensor, vocabulary: ClauseVocabulary) -> Tensor:
     return table_NTF
 
 
-def _next_nonzero(said_NT: Tensor) -> Tensor:
-    """Return for each position the next nonzero entry strictly after it, or else the last one."""
-    result_NT = torch.zeros_like(said_NT)
-    coming_N = torch.zeros_like(said_NT[:, 0])
-    for t in range(said_NT.shape[1] - 1, -1, -1):
-        result_NT[:, t] = coming_N
-        coming_N = torch.where(said_NT[:, t] > 0, said_NT[:, t], coming_N)
-    latest_NT = torch.zeros_like(said_NT)
-    latest_N = torch.zeros_like(coming_N)
-    for t in range(said_NT.shape[1]):
-        latest_N = torch.where(said_NT[:, t] > 0, said_NT[:, t], latest_N)
-        latest_NT[:, t] = latest_N
-    return torch.where(result_NT > 0, result_NT, latest_NT)
+def at_next(value_BT: Tensor, event_BT: Tensor) -> Tensor:
+    """Return for each position the value at the next event strictly after it, or else at the last event; 0 for none."""
+    length = event_BT.shape[1]
+    place_T = torch.arange(length, device=event_BT.device)
+    here_BT = torch.where(event_BT, place_T, length)
+    coming_BT = here_BT.flip(1).cummin(1).values.flip(1)  # at or after
+    next_BT = functional.pad(coming_BT[:, 1:], (0, 1), value=length)
+    last_BT = torch.where(event_BT, place_T, -1).cummax(1).values
+    chosen_BT = torch.where(next_BT < length, next_BT, last_BT)
+    return value_BT.gather(1, chosen_BT.clamp(min=0)) * (chosen_BT >= 0)
 
 
 def drop_and_replace(
@@ -479,7 +491,17 @@ class GenerationState:
 
     ids_BT: Tensor
     channel: ChannelSetting | None
-    cache: Cache | None = None
+    cache: Any = None
+
+
+@checked
+@dataclass(frozen=True, kw_only=True)
+class LossSettings:
+    """Settings of the losses in Eq. 5 and 6."""
+
+    label_smoothing: Fraction
+    auxiliary_weight: NonNegative
+    uniformizer_weight: NonNegative
 
 
 class FusionModule(LitLanguageModel):
@@ -488,30 +510,55 @@ class FusionModule(LitLanguageModel):
     Attributes:
         seed: of the weights and of the channel's draws.
         channel_generator: generator of the channel's draws.
-        optimization: arguments of ``adamw_warmup_cosine``.
+        weights: of the losses.
+        adamw: settings of the optimiser.
     """
 
     seed: int
     channel_generator: torch.Generator
-    optimization: dict[str, Any]
+    weights: LossSettings
+    adamw: AdamW
+
+    def weighted(
+        self,
+        logits_NV: Tensor,
+        target_N: Tensor,
+        classes: Sequence[Tensor],
+        auxiliary: tuple[Tensor, Tensor] | None,
+    ) -> dict[str, Tensor]:
+        """Return Eq. 5 as "loss" and its parts.
+
+        Args:
+            logits_NV, target_N: of the counted positions.
+            classes: of Eq. 8; none: without the uniformizer.
+            auxiliary: logits and target of the auxiliary head, or None for the baseline.
+        """
+        losses = {"token_loss": token_loss(logits_NV, target_N, label_smoothing=self.weights.label_smoothing)}
+        loss = losses["token_loss"]
+        if classes:
+            losses["uniformizer_loss"] = uniformizer_loss(logits_NV, target_N, classes)
+            loss = loss + self.weights.uniformizer_weight * losses["uniformizer_loss"]
+        if auxiliary is not None:
+            losses["auxiliary_loss"] = auxiliary_loss(*auxiliary)
+            loss = loss + self.weights.auxiliary_weight * losses["auxiliary_loss"]
+        return {"loss": loss, **losses}
 
     def on_train_epoch_start(self) -> None:
         """Give the channel's draws a stream that depends only on (seed, epoch)."""
         self.channel_generator.manual_seed((self.seed << 20) + self.current_epoch)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Keep where the stream is: a run that is resumed inside an epoch does not begin that epoch again."""
+        """Keep the state of the stream: a run that is resumed inside an epoch does not begin that epoch again."""
         checkpoint["channel_draws"] = self.channel_generator.get_state()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Go on in the stream."""
+        """Continue the stream."""
         if "channel_draws" in checkpoint:
             self.channel_generator.set_state(checkpoint["channel_draws"])
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """AdamW with warm-up and cosine over the whole run, one step per batch."""
-        total_steps = int(self.trainer.estimated_stepping_batches)
-        return adamw_warmup_cosine(self.parameters(), total_steps=total_steps, **self.optimization)
+        return self.adamw.configure(self)
 
 
 class SemanticFusionModule(FusionModule):
@@ -528,13 +575,11 @@ class SemanticFusionModule(FusionModule):
         embedding_std, embedding_scale: of the tied embedding at initialisation, and its factor at the input.
         feature_dropout: see ``drop_and_replace``; 1 never trains the channel as a control.
         auxiliary_target: features of the ``"current"`` token (Eq. 7) or of the ``"next"`` one.
-        label_smoothing, auxiliary_weight, uniformizer_weight: of Eq. 5 and 6.
         uniformizer_words: words of the classes in Eq. 8: ``"all"`` adjectives (the paper's) or the ``"trained"`` ones.
         membership_centres, membership_temperature, learnable_memberships: Eq. 1, see ``Memberships``.
         exclamation_nudge: see ``ClauseAnnotator``.
-        learning_rate, weight_decay, warmup_fraction, warmup_from_zero, decay_matrices_only: see
-            ``adamw_warmup_cosine``.
         seed: of the weights and of the channel's draws.
+        settings: fields of ``LossSettings`` and ``AdamW``.
 
     Raises:
         UserError: an unknown option, a share outside [0, 1], a backbone that disagrees about causality.
@@ -557,20 +602,13 @@ class SemanticFusionModule(FusionModule):
         embedding_scale: float,
         feature_dropout: Fraction,
         auxiliary_target: Annotated[str, Choice(TARGETS)],
-        label_smoothing: Fraction,
-        auxiliary_weight: NonNegative,
-        uniformizer_weight: NonNegative,
         membership_centres: Sequence[float],
         membership_temperature: Positive,
         learnable_memberships: bool,
         exclamation_nudge: NonNegative,
-        learning_rate: NonNegative,
-        weight_decay: NonNegative,
-        warmup_fraction: Fraction,
-        warmup_from_zero: bool,
-        decay_matrices_only: bool,
         seed: Whole,
         uniformizer_words: Annotated[str, Choice(UNIFORMIZED)] = "all",
+        **settings: Annotated[Any, Fields(LossSettings), Fields(AdamW)],
     ) -> None:
         super().__init__()
         if not isinstance(vocabulary, ClauseVocabulary):
@@ -585,15 +623,7 @@ class SemanticFusionModule(FusionModule):
         self.vocabulary, self.causal, self.fusion = vocabulary, causal, fusion
         self.loss_mask, self.embedding_scale = loss_mask, embedding_scale
         self.feature_dropout, self.auxiliary_target = feature_dropout, auxiliary_target
-        self.label_smoothing = label_smoothing
-        self.auxiliary_weight, self.uniformizer_weight = auxiliary_weight, uniformizer_weight
-        self.optimization = {
-            "learning_rate": learning_rate,
-            "weight_decay": weight_decay,
-            "warmup_fraction": warmup_fraction,
-            "warmup_from_zero": warmup_from_zero,
-            "decay_matrices_only": decay_matrices_only,
-        }
+        self.weights, self.adamw = grouped(settings, LossSettings, AdamW)
         self.seed = seed
         self.channel_generator = torch.Generator()
         self.backbone = backbone
@@ -719,21 +749,17 @@ class SemanticFusionModule(FusionModule):
         counted = _counted(packing)
         hidden_ND = counted(self._hidden(batch["input_ids_BT"], packing, controlled_BTF))
         logits_NV, target_N = self._logits(hidden_ND), counted(packing.gather(batch["target_ids_BT"]))
-        token = token_loss(logits_NV, target_N, label_smoothing=self.label_smoothing)
-        uniformizer = uniformizer_loss(logits_NV, target_N, (self.positive_ids, self.negative_ids))
-        losses = {"token_loss": token, "uniformizer_loss": uniformizer}
-        loss = token + self.uniformizer_weight * uniformizer
+        auxiliary = None
         if features_BTF is not None:
             target_BTF = features_BTF if self.auxiliary_target == "current" else self._features(batch, "next_")
-            losses["auxiliary_loss"] = auxiliary_loss(self.auxiliary(hidden_ND), counted(packing.gather(target_BTF)))
-            loss = loss + self.auxiliary_weight * losses["auxiliary_loss"]
-        return {"loss": loss, **losses}
+            auxiliary = self.auxiliary(hidden_ND), counted(packing.gather(target_BTF))
+        return self.weighted(logits_NV, target_N, (self.positive_ids, self.negative_ids), auxiliary)
 
     # generation (a StepModel of decoding/loop.py) ------------------------------------------------------------------
 
     def start(self, batch_size: int, controls: Sequence[Mapping[str, float]] | None = None) -> GenerationState:
         """Return the state of empty prefixes; ``controls`` (checked, one per row) go through the feature channel."""
-        channel = ChannelSetting.of(controls, self.embedding.weight) if controls else None
+        channel = ChannelSetting.of_rows(controls, self.embedding.weight) if controls else None
         ids_BT = torch.zeros(batch_size, 0, dtype=torch.long, device=self.device)
         return GenerationState(ids_BT, channel)
 

@@ -35,10 +35,10 @@ class SemanticFusionConfig(PortableConfig):
 class Words:
     """The vocabulary in the form that the annotator needs."""
 
-    def __init__(self, told: Any) -> None:
-        self.tokens, self.groups = list(told["tokens"]), told["groups"]
-        self.polarity, self.intensity = told["polarity"], told["intensity"]
-        self.pad_id, self.bos_id, self.eos_id = told["pad_id"], told["bos_id"], told["eos_id"]
+    def __init__(self, plain: Any) -> None:
+        self.tokens, self.groups = list(plain["tokens"]), plain["groups"]
+        self.polarity, self.intensity = plain["polarity"], plain["intensity"]
+        self.pad_id, self.bos_id, self.eos_id = plain["pad_id"], plain["bos_id"], plain["eos_id"]
 
     def id(self, token: str) -> int:
         """Return the id of a token."""
@@ -98,8 +98,7 @@ def portable(module: Any, datamodule: Any) -> Portable:
     """
     if isinstance(module, TextFusionModule):
         return _text_model(module)
-    if not isinstance(module, SemanticFusionModule):
-        raise UserError(f"a {type(module).__name__} is not a model of semantic fusion: it is not exported")
+    assert isinstance(module, SemanticFusionModule)
     check_causal(module)
     if module.fusion and not module.annotator.prefix_only:
         raise UserError("features of the whole sentence (model.prefix_only_features=false) see later tokens: "
@@ -107,7 +106,7 @@ def portable(module: Any, datamodule: Any) -> Portable:
     vocabulary = module.vocabulary
     about = ""
     if module.fusion:
-        about = "What its feature channel is asked for is a control (lit-ctg export)."
+        about = "Requests to its feature channel are a control (lit-ctg export)."
     config = SemanticFusionConfig(
         sizes=_sizes(module),
         vocab_size=len(vocabulary),
@@ -148,13 +147,13 @@ def _sizes(module: SemanticFusionModule) -> dict[str, Any]:
         },
     }
     if module.fusion:
-        own = module.memberships
+        memberships = module.memberships
         sizes["gate"] = module.fuse.gate is not None
         sizes["exclamation_nudge"] = module.annotator.exclamation_nudge
         sizes["memberships"] = {
-            "centres": own.fixed_33[0].tolist(),
-            "temperature": float(own.fixed_temperature_31[0]),
-            "learnable": own.learnable,
+            "centres": memberships.fixed_33[0].tolist(),
+            "temperature": float(memberships.fixed_temperature_31[0]),
+            "learnable": memberships.learnable,
         }
     return sizes
 
@@ -177,8 +176,8 @@ def _text_model(module: TextFusionModule) -> Portable:
     model = stock_of(module.backbone, module.embedding, module.vocabulary)
     about = ""
     if module.fusion:
-        about = ("These are the logits without the feature channel: that one is a control (lit-ctg export), with whose "
-                 "strength of 1 this is the model of the run.")  # fmt: skip
+        about = ("These are the logits without the feature channel, which is a control (lit-ctg export). At its "
+                 "strength 1 this is the model of the run.")  # fmt: skip
     return Portable(model, lambda ids_BT: module._logits(module.backbone(module._embed(ids_BT, None))), {}, about)
 
 

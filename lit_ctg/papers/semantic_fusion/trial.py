@@ -7,8 +7,10 @@ ordinary one. Shape letters: B sentences, T positions, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Protocol
 
 import torch
 from lightning import Callback, LightningModule, Trainer
@@ -17,8 +19,8 @@ from torch import Tensor
 from lit_ctg.callback.progress import steps
 from lit_ctg.core.model import datamodule_of
 from lit_ctg.core.result import MetricResult
-from lit_ctg.errors import UserError, did_you_mean
-from lit_ctg.limits import Checked, Count, Whole
+from lit_ctg.errors import UserError
+from lit_ctg.limits import Checked, Choice, Count, Fields, Whole, check_value
 from lit_ctg.metric.control_success import ControlSuccess, against_base
 from lit_ctg.metric.perplexity import Perplexity
 from lit_ctg.papers.semantic_fusion.metrics import CLASSES, OodHitRate, PolarityConfusion
@@ -27,7 +29,6 @@ from lit_ctg.papers.semantic_fusion.metrics import CLASSES, OodHitRate, Polarity
 
 OFF = "off"
 UNTRAINED = "untrained/"
-ASKED = ("positive", "negative")
 
 
 class Trial(Protocol):
@@ -53,13 +54,30 @@ class Generator(Protocol):
         """Return the ids of a prompt; ``UserError`` for one that cannot be continued."""
 
 
+@dataclass(frozen=True)
+class Request:
+    """A control, and the polarity and closing mark that count as success (null: not requested)."""
+
+    control: Mapping[str, float]
+    adjective: Literal["positive", "negative"] | None = None
+    punctuation: str | None = None
+
+
+@contextmanager
+def naming(where: str) -> Iterator[None]:
+    """Put the name of a setting before the message of a ``UserError``."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from error
+
+
 class ControlTrial(Checked, Callback):
     """Run the trials on the untrained model and in ``trainer.validate``, which ends every run.
 
     Args:
         n: trials per (path, setting).
-        settings: name -> ``{control, adjective, punctuation}``: the request, and the polarity and closing mark that
-            count as success (null: not requested).
+        settings: name -> fields of ``Request``.
         confusion: names of the settings in the confusion table.
         paths: name -> active control routes. ``off`` (none) is the base rate of every setting: the same target, without
             the control. Paths with ``channel`` are left out for a model without one.
@@ -76,16 +94,15 @@ class ControlTrial(Checked, Callback):
             <intended>/<realized>`` counts. The untrained model's have the prefix ``untrained/``.
         samples: dicts with path, setting and text, and prompt if there is one.
 
-        Raises:
-            UserError: no path ``off`` without routes, or a confusion setting that does not exist or requests no
-                adjective.
+    Raises:
+        UserError: no path ``off`` without routes, or a confusion setting that does not exist or requests no adjective.
     """
 
     def __init__(
         self,
         *,
         n: Count,
-        settings: Mapping[str, Mapping[str, Any]],
+        settings: Mapping[str, Annotated[Mapping[str, Any], Fields(Request)]],
         confusion: Sequence[str],
         paths: Mapping[str, Mapping[str, bool]],
         decoding: Any,
@@ -95,16 +112,14 @@ class ControlTrial(Checked, Callback):
         samples_prompted: Whole = 5,
     ):
         super().__init__()
-        if OFF not in paths or any(paths[OFF].values()):
-            raise UserError(f"callback.control_trial.paths needs '{OFF}' with every path off: it gives the base rates")
-        for name, setting in settings.items():
-            if (asked := setting.get("adjective")) not in (None, *ASKED):
-                hint = did_you_mean(str(asked), ASKED)
-                where = f"callback.control_trial.settings.{name}.adjective={asked}"
-                raise UserError(f"{where}: use {', '.join(ASKED)} or null{hint}")
-        for name in confusion:
-            if not settings.get(name, {}).get("adjective"):
-                raise UserError(f"callback.control_trial.confusion: setting '{name}' asks for no adjective")
+        off = OFF in paths and not any(paths[OFF].values())
+        without = [name for name in confusion if not settings.get(name, {}).get("adjective")]
+        for wrong, why in (
+            (not off, f"paths needs '{OFF}' with every path off: it gives the base rates"),
+            (without, f"confusion: setting '{''.join(without[:1])}' asks for no adjective"),
+        ):
+            if wrong:
+                raise UserError(f"callback.control_trial.{why}")
         self.n, self.settings, self.confusion = n, dict(settings), tuple(confusion)
         # the base rates come first: the gains of all other paths are relative to them
         self.paths = {OFF: paths[OFF], **paths}
@@ -133,14 +148,11 @@ class ControlTrial(Checked, Callback):
         """Refuse before training what would end the run, or count for nothing, after it."""
         marks = [vocabulary.tokens[index] for index in vocabulary.ids("punctuation")]
         for name, setting in self.settings.items():
-            if (mark := setting.get("punctuation")) not in (None, *marks):
-                where = f"callback.control_trial.settings.{name}.punctuation={mark}"
-                raise UserError(f"{where} closes no sentence: use one of {' '.join(marks)}, or null")
+            where = f"callback.control_trial.settings.{name}.punctuation"
+            check_value(where, setting.get("punctuation"), Annotated[str, Choice(marks)] | None)
         if self.prompt:
-            try:
+            with naming("callback.control_trial.prompt"):
                 generator.prompt_ids(self.prompt)
-            except UserError as error:
-                raise UserError(f"callback.control_trial.prompt: {error}") from error
 
     def state_dict(self) -> dict[str, Any]:
         """Return the untrained model's results as plain values."""
@@ -305,7 +317,7 @@ class PrefixEvaluation(Callback):
 
 
 def is_last_validation(trainer: Trainer) -> bool:
-    """Say whether training ends with the epoch being validated, or only validation was requested."""
+    """Return whether training ends with the epoch being validated, or only validation was requested."""
     if trainer.sanity_checking:
         return False
     if trainer.state.fn != "fit":
@@ -382,12 +394,20 @@ class MembershipRecord(Callback):
 # trials on text -------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Mood:
+    """A control, and the sign of the polarity that counts as success."""
+
+    control: Mapping[str, float]
+    sign: Literal[1, -1]
+
+
 class LexiconTrial(Checked, Callback):
     """Generate text under settings of the feature channel in ``trainer.validate``, and judge it by the lexicon.
 
     Args:
         n: texts per setting, and as many without a control.
-        settings: name -> ``{control, sign}``: the request, and the sign of the polarity that counts as success.
+        settings: name -> fields of ``Mood``.
         decoding: an object whose ``generator(module, datamodule)`` returns the generator.
         seed: of the trials; no two settings share their noise.
         prompt: beginning of every text.
@@ -398,25 +418,19 @@ class LexiconTrial(Checked, Callback):
             requested sign, ``/held_out`` that of texts with a held-out word of that sign; for the channel ``..._gain``
             relative to the share without a control (Newcombe's interval).
         samples: dicts with path, setting and text.
-
-    Raises:
-        UserError: a setting without a sign of 1 or -1.
     """
 
     def __init__(
         self,
         *,
         n: Count,
-        settings: Mapping[str, Mapping[str, Any]],
+        settings: Mapping[str, Annotated[Mapping[str, Any], Fields(Mood)]],
         decoding: Any,
         seed: Whole,
         prompt: str = "",
         samples_kept: Whole = 10,
     ) -> None:
         super().__init__()
-        for name, setting in settings.items():
-            if setting.get("sign") not in (1, -1):
-                raise UserError(f"callback.lexicon_trial.settings.{name}: give sign=1 or sign=-1")
         self.n, self.settings, self.decoding, self.seed = n, dict(settings), decoding, seed
         self.prompt, self.samples_kept = prompt, samples_kept
         self.results: dict[str, dict[str, Any]] = {}
@@ -425,15 +439,11 @@ class LexiconTrial(Checked, Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Refuse before training what would end the run after it."""
         generator = self.decoding.generator(pl_module, datamodule_of(trainer))
-        try:
+        with naming("callback.lexicon_trial.prompt"):
             generator.check_room(len(generator.prompt_ids(self.prompt)), generator.max_new_tokens)
-        except UserError as error:
-            raise UserError(f"callback.lexicon_trial.prompt: {error}") from error
         for name, setting in self.settings.items() if generator.controls else ():
-            try:
+            with naming(f"callback.lexicon_trial.settings.{name}"):
                 generator.checked(setting["control"])
-            except UserError as error:
-                raise UserError(f"callback.lexicon_trial.settings.{name}: {error}") from error
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Test the model that ``trainer.validate`` was given."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from lit_ctg.network.transformer import TransformerBackbone
 from lit_ctg.papers.semantic_fusion import SemanticFusionModule
-from lit_ctg.papers.semantic_fusion.clause import ClauseVocabulary
+from lit_ctg.papers.semantic_fusion.clause import ClauseTables, ClauseVocabulary
 from lit_ctg.papers.semantic_fusion.corpus import ClauseDataModule
 from tests.metric.conftest import counted_nlls, make_batch, nll, split  # noqa: F401 - fixtures
 
@@ -51,6 +53,25 @@ SHARED = {
 }
 
 
+HELD_OUT = ("wonderful", "excellent", "great", "terrible", "awful", "unpleasant")
+PAPER_WEIGHTS = {
+    "second_clause_probability": 0.6,
+    "intensifier_weights": {"slightly": 2, "moderately": 2, "very": 3, "extremely": 2},
+    "punctuation_weights": {".": 8, "!": 3, "?": 1},
+}
+
+
+def random_tables(seed: int = 0) -> ClauseTables:
+    """Every conditional its own random row: any mix-up of axes shows."""
+    rng = np.random.default_rng(seed)
+    sizes = {"S": 5, "V": 5, "O": 5, "I": 4, "P": 2, "C": 2, "Q": 3}
+    tables = {}
+    for field in dataclasses.fields(ClauseTables)[1:]:
+        *context, outcome = (sizes[letter] for letter in field.name.rpartition("_")[2])
+        tables[field.name] = rng.dirichlet(np.ones(outcome), size=tuple(context))
+    return ClauseTables(second_clause=0.7, **tables)
+
+
 @pytest.fixture(scope="session")
 def vocabulary() -> ClauseVocabulary:
     return ClauseVocabulary()
@@ -83,11 +104,9 @@ def clause_data(size: int = 48, seed: int = 3) -> ClauseDataModule:
         val_size=size,
         max_length=28,
         batch_size=size,
-        second_clause_probability=0.6,
-        intensifier_weights={"slightly": 2, "moderately": 2, "very": 3, "extremely": 2},
-        punctuation_weights={".": 8, "!": 3, "?": 1},
-        held_out={"positive": ["wonderful", "excellent", "great"], "negative": ["terrible", "awful", "unpleasant"]},
+        held_out={"positive": HELD_OUT[:3], "negative": HELD_OUT[3:]},
         seed=seed,
+        **PAPER_WEIGHTS,
     )
 
 

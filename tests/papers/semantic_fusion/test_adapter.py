@@ -31,6 +31,12 @@ TEXTS = [f"the {thing} was {word} and we {end}." for thing in ("food", "music", 
          for end in ("stayed", "left")]  # fmt: skip
 
 
+OPINION = (
+    "start: A\nslots:\n  A: {words: the, next: B}\n  B: {words: [food, music], next: C}\n"
+    "  C: {words: was, next: D}\n  D: {words: [praise, blame], next: E}\n  E: {words: '.', next: END}\n"
+)
+
+
 @pytest.fixture(scope="module")
 def vocabulary() -> TrainedBPETokenizer:
     tokenizer = TrainedBPETokenizer(size=300)
@@ -185,30 +191,6 @@ def test_a_row_without_a_counted_target_costs_nothing(make, vocabulary):
     assert float(loss.detach()) == 0
 
 
-def test_the_trial_counts_by_the_lexicon(make, vocabulary):
-    module = make(held_out=["superb"])
-    trial = LexiconTrial(
-        n=6,
-        settings={"positive": {"control": {"pos_high": 1.0}, "sign": 1}},
-        decoding=TextDecoding(temperature=1.0, top_p=1.0, max_new_tokens=8),
-        seed=0,
-    )
-    trial.run(module, SimpleNamespace(vocabulary=vocabulary))
-    assert set(trial.results) == {
-        *("control/off/positive/polarity", "control/off/positive/held_out"),
-        *(f"control/channel/positive/{k}{g}" for k in ("polarity", "held_out") for g in ("", "_gain")),
-    }
-    generator = TextGenerator(module, TextDecoding(temperature=1.0, top_p=1.0, max_new_tokens=8), vocabulary)
-    texts = generator.generate(6, "", {"pos_high": 1.0}, seed=0, rows=range(6, 12))
-    assert trial.results["control/channel/positive/polarity"]["value"] == sum(t.polarity > 0 for t in texts) / 6
-    assert [s["text"] for s in trial.samples if s["path"] == "channel"] == [t.text for t in texts]
-    baseline = make(fusion=False)
-    trial.run(baseline, SimpleNamespace(vocabulary=vocabulary))
-    assert set(trial.results) == {"control/off/positive/polarity", "control/off/positive/held_out"}
-    with pytest.raises(UserError, match="give sign=1 or sign=-1"):
-        LexiconTrial(n=1, settings={"a": {"control": {}}}, decoding=None, seed=0)
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -240,10 +222,7 @@ def test_the_beginning_of_a_longer_word_is_no_word_of_a_text(make, vocabulary):
 
 def test_texts_can_be_made_to_follow_a_grammar(make, vocabulary, tmp_path):
     path = tmp_path / "opinion.yaml"
-    path.write_text(
-        "start: A\nslots:\n  A: {words: the, next: B}\n  B: {words: [food, music], next: C}\n"
-        "  C: {words: was, next: D}\n  D: {words: [praise, blame], next: E}\n  E: {words: '.', next: END}\n"
-    )
+    path.write_text(OPINION)
     decoding = TextDecoding(temperature=1.0, top_p=1.0, max_new_tokens=40, grammar=str(path))
     texts = TextGenerator(make(), decoding, vocabulary).generate(20, seed=0)
     sentence = r"(?i) ?the (food|music) was (superb|nice|lousy|poor) ?\."
@@ -260,22 +239,6 @@ def test_texts_can_be_made_to_follow_a_grammar(make, vocabulary, tmp_path):
         marked = TextDecoding(temperature=1.0, top_p=1.0, max_new_tokens=9, grammar=str(path))
         (text,) = TextGenerator(make(), marked, vocabulary).generate(1, seed=0)
         assert text.text.split()[-1].endswith(mark)
-    path.write_text("start: A\nslots:\n  A: {words: praise, next: B}\n")
-    with pytest.raises(UserError, match="next='B' is not a slot"):
-        TextGenerator(make(), TextDecoding(temperature=1.0, top_p=1.0, max_new_tokens=9, grammar=str(path)), vocabulary)
-
-
-def test_bad_controls_and_settings_are_one_line(make, vocabulary):
-    generator = TextGenerator(make(), TextDecoding(temperature=1.0, top_p=1.0, max_new_tokens=4), vocabulary)
-    with pytest.raises(UserError, match="unknown control 'pos_hihg'; did you mean 'pos_high'"):
-        generator.generate(1, control={"pos_hihg": 1.0}, seed=0)
-    with pytest.raises(UserError, match="this model follows no control"):
-        TextGenerator(make(fusion=False), generator.decoding, vocabulary).generate(1, control={"pos_high": 1.0}, seed=0)
-    with pytest.raises(UserError, match="no word has the class 'prais'"):
-        make(uniformizer_classes=["prais"])
-    with pytest.raises(UserError, match=f"the backbone has {len(vocabulary) - 1} tokens, the corpus {len(vocabulary)}"):
-        make(hugging_face=True, room=len(vocabulary) - 1)
-    make(hugging_face=True, room=len(vocabulary) + 1)
 
 
 @torch.no_grad()
@@ -434,12 +397,6 @@ def test_texts_are_drawn_from_the_nucleus_of_what_the_grammar_allows(make, vocab
     scores_1V[0, mark] = 50.0  # likely, but not allowed here
     shaped_V = follow.rules([{}], (), None)(torch.tensor([ids]), scores_1V)[0]
     assert bool(shaped_V.isfinite().any()) and not shaped_V[mark].isfinite()
-
-
-OPINION = (
-    "start: A\nslots:\n  A: {words: the, next: B}\n  B: {words: [food, music], next: C}\n"
-    "  C: {words: was, next: D}\n  D: {words: [praise, blame], next: E}\n  E: {words: '.', next: END}\n"
-)
 
 
 def test_a_row_that_stops_within_a_sentence_leaves_the_others_to_the_grammar(make, vocabulary, tmp_path):

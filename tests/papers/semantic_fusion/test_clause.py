@@ -29,6 +29,7 @@ from lit_ctg.papers.semantic_fusion.clause import (
     word_table,
 )
 from lit_ctg.papers.semantic_fusion.floor import sentence_nats
+from tests.papers.semantic_fusion.conftest import HELD_OUT, PAPER_WEIGHTS, random_tables
 
 VOCABULARY = ClauseVocabulary()
 
@@ -51,14 +52,6 @@ def test_groups_cover_every_word_once_and_keep_the_papers_order() -> None:
         "extremely",
     ]
     assert VOCABULARY.ids("punctuation") == tuple(VOCABULARY.id(mark) for mark in ".!?")
-    with pytest.raises(UserError, match="did you mean 'intensifier'"):
-        VOCABULARY.ids("intensifiers")
-
-
-def test_meaning_of_words() -> None:
-    assert VOCABULARY.polarity == {**dict.fromkeys(POSITIVE, 1), **dict.fromkeys(NEGATIVE, -1)}
-    assert VOCABULARY.intensity == {"slightly": 0.2, "moderately": 0.5, "very": 0.8, "extremely": 1.0}
-    assert VOCABULARY.pronoun_of == {"Alice": "she", "Bob": "he", "Carol": "she", "Dave": "he", "Eve": "she"}
 
 
 def test_encode_folds_case_and_decode_glues_marks() -> None:
@@ -73,22 +66,14 @@ def test_encode_folds_case_and_decode_glues_marks() -> None:
     ("text", "named"),
     [
         ("Carol starts the modle", "'modle'.*did you mean 'model'"),
-        ("Carol 7", "'7'"),
-        ("good; bad", "';'"),
         ("<bos>", "'<'"),
     ],
 )
 def test_unknown_pieces_are_named(text: str, named: str) -> None:
     with pytest.raises(UserError, match=named):
         VOCABULARY.encode(text)
-
-
-def test_unknown_tokens_and_ids_are_named() -> None:
     with pytest.raises(UserError, match=r"'Wonderful' is not a token.*did you mean 'wonderful'"):
         VOCABULARY.id("Wonderful")
-    for index in (41, -1):
-        with pytest.raises(UserError, match=f"token id {index} "):
-            VOCABULARY.decode([index])
 
 
 def test_shuffled_split_of_seed_111_is_the_papers() -> None:
@@ -98,46 +83,24 @@ def test_shuffled_split_of_seed_111_is_the_papers() -> None:
     assert resolve_held_out("shuffled", 112) != resolve_held_out("shuffled", 111)
 
 
-def test_nothing_may_be_held_out() -> None:
-    assert resolve_held_out({"positive": [], "negative": ["bad"]}, 0) == ("bad",)
-
-
 @pytest.mark.parametrize(
     ("held_out", "message"),
     [
-        ("shuffle", "unknown 'shuffle'; did you mean 'shuffled'"),
-        ({"positive": ["paper"], "negative": []}, "held_out.positive: 'paper' is no positive"),
-        ({"positive": ["bad"], "negative": []}, "held_out.positive: 'bad' is no positive"),
-        ({"positive": list(POSITIVE), "negative": []}, "holds out all positive"),
-        ({"positive": []}, "no key 'negative'"),
-        ({"positive": [], "negative": [], "neutral": []}, "unknown 'neutral'"),
-        ({"positive": "good", "negative": []}, "give a list"),
-        (["good"], "mapping"),
+        ("shuffle", "did you mean 'shuffled'"),
+        ({"positive": ["paper"], "negative": []}, "positive: 'paper'"),
+        ({"positive": ["bad"], "negative": []}, "positive: 'bad'"),
+        ({"positive": list(POSITIVE), "negative": []}, "all positive"),
+        ({"positive": []}, "'negative'"),
+        ({"positive": [], "negative": [], "neutral": []}, "neutral"),
+        ({"positive": "good", "negative": []}, r"positive=good"),
+        (["good"], "held_out"),
     ],
 )
 def test_bad_held_out_sets_are_refused_in_one_line(held_out: object, message: str) -> None:
     with pytest.raises(UserError, match=message) as caught:
         resolve_held_out(held_out, 0)
     assert "\n" not in str(caught.value)
-
-
-PAPER = {
-    "second_clause_probability": 0.6,
-    "intensifier_weights": {"slightly": 2, "moderately": 2, "very": 3, "extremely": 2},
-    "punctuation_weights": {".": 8, "!": 3, "?": 1},
-}
-HELD_OUT = ("wonderful", "excellent", "great", "terrible", "awful", "unpleasant")
-
-
-def random_tables(seed: int = 0) -> ClauseTables:
-    """Every conditional its own random row: any mix-up of axes shows."""
-    rng = np.random.default_rng(seed)
-    sizes = {"S": 5, "V": 5, "O": 5, "I": 4, "P": 2, "C": 2, "Q": 3}
-    tables = {}
-    for field in dataclasses.fields(ClauseTables)[1:]:
-        *context, outcome = (sizes[letter] for letter in field.name.rpartition("_")[2])
-        tables[field.name] = rng.dirichlet(np.ones(outcome), size=tuple(context))
-    return ClauseTables(second_clause=0.7, **tables)
+    assert resolve_held_out({"positive": [], "negative": ["bad"]}, 0) == ("bad",)
 
 
 def draw(
@@ -145,7 +108,7 @@ def draw(
 ) -> list[list[str]]:
     """Sentences as words without specials."""
     rng = np.random.default_rng(seed)
-    tables = tables or uncoupled_tables(**PAPER)
+    tables = tables or uncoupled_tables(**PAPER_WEIGHTS)
     ids_NT, lengths_N = generate_clauses(tables, word_table(without), size=size, rng=rng, width=28)
     return [[VOCABULARY.tokens[i] for i in row[1 : n - 1]] for row, n in zip(ids_NT, lengths_N, strict=True)]
 
@@ -176,7 +139,7 @@ def test_every_sentence_is_in_the_grammar_and_its_pronoun_agrees(sentences: list
 
 def test_frame_of_the_array() -> None:
     ids_NT, lengths_N = generate_clauses(
-        uncoupled_tables(**PAPER), word_table(), size=200, rng=np.random.default_rng(0), width=20
+        uncoupled_tables(**PAPER_WEIGHTS), word_table(), size=200, rng=np.random.default_rng(0), width=20
     )
     assert ids_NT.shape == (200, 20) and ids_NT.dtype == np.int64
     assert set(lengths_N) == {10, 18}
@@ -190,8 +153,8 @@ def test_proportions_fit_the_weights(sentences: list[list[str]]) -> None:
     two = [words for words in sentences if len(words) == 16]
     both = [words[i:] for words in sentences for i in ((0, 8) if len(words) == 16 else (0,))]
     assert fits([str(len(words)) for words in sentences], {"16": 0.6, "8": 0.4})
-    assert fits([words[-1] for words in sentences], PAPER["punctuation_weights"])
-    assert fits([words[5] for words in both], PAPER["intensifier_weights"])
+    assert fits([words[-1] for words in sentences], PAPER_WEIGHTS["punctuation_weights"])
+    assert fits([words[5] for words in both], PAPER_WEIGHTS["intensifier_weights"])
     assert fits([words[6] for words in both], dict.fromkeys(POSITIVE + NEGATIVE, 1))
     assert fits([words[1] for words in both], dict.fromkeys(VERBS, 1))
     assert fits([words[3] for words in both], dict.fromkeys(OBJECTS, 1))
@@ -250,7 +213,7 @@ def test_held_out_words_are_never_drawn() -> None:
 
 def test_outcomes_of_probability_zero_never_occur_and_certain_ones_always() -> None:
     tables = uncoupled_tables(
-        second_clause_probability=1, intensifier_weights=PAPER["intensifier_weights"] | {"extremely": 0},
+        second_clause_probability=1, intensifier_weights=PAPER_WEIGHTS["intensifier_weights"] | {"extremely": 0},
         punctuation_weights={".": 0, "!": 3, "?": 0},
     )  # fmt: skip
     words = draw(2000, tables=tables)
@@ -267,21 +230,14 @@ def test_same_seed_same_sentences_and_a_smaller_corpus_is_the_start_of_a_larger_
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
-        ({".": 0, "!": 0, "?": 0}, "all weights are zero"),
-        ({}, "no weight for"),
-        ({".": 8, "!": 3}, "no weight for '\\?'"),
-        ({".": 8, "!": 3, "?": 1, ";": 1}, "unknown ';'"),
+        ({".": 0, "!": 0, "?": 0}, "zero"),
+        ({".": 8, "!": 3}, "'\\?'"),
+        ({".": 8, "!": 3, "?": 1, ";": 1}, "=;"),
     ],
 )
 def test_bad_weights_are_refused(weights: object, message: str) -> None:
     with pytest.raises(UserError, match=message):
         weight_row("punctuation_weights", weights, (".", "!", "?"))
-
-
-@pytest.mark.parametrize("value", [-3, "x", float("nan"), True])
-def test_a_weight_is_a_number_from_0(value: object) -> None:
-    with pytest.raises(UserError, match=r"punctuation_weights\.!=.*: pass"):
-        uncoupled_tables(**PAPER | {"punctuation_weights": {".": 8, "!": value, "?": 1}})
 
 
 def test_tables_that_do_not_sum_to_one_are_refused() -> None:
@@ -333,26 +289,26 @@ def test_a_corpus_with_added_words_is_drawn_and_scored_by_its_own_tables():
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "named"),
     [
-        ({"positive": ["good"]}, "has 'good' already"),
-        ({"positive": ["Alice"]}, "has 'Alice' already"),
-        ({"positive": ["well made"]}, "'well made' is not one word"),
-        ({"positive": "superb"}, "give a list of words"),
-        ({"positive": {"superb": 1}}, "give a list of words"),
-        ({"intensifier": ["incredibly"]}, "give a mapping from each word to its strength"),
-        ({"intensifier": {"incredibly": 1.5}}, "incredibly=1.5: give its strength, above 0 and at most 1"),
-        ({"intensifier": {"incredibly": 0}}, "incredibly=0: give its strength"),
-        ({"intensifier": {"incredibly": True}}, "incredibly=True: give its strength"),
-        ({"positive": ["superb"], "negative": ["Superb"]}, "has 'Superb' already"),
-        ({"intensifier": {"incredibly": float("nan")}}, "incredibly=nan: give its strength"),
-        ({"subject": {"Frank": "they"}}, "Frank='they': give its pronoun, she or he"),
-        ({"adverb": ["well"]}, "unknown 'adverb'"),
-        (["superb"], "give a mapping with some of the keys"),
+        ({"positive": ["good"]}, "positive: 'good'"),
+        ({"positive": ["Alice"]}, "'Alice'"),
+        ({"positive": ["well made"]}, "'well made'"),
+        ({"positive": ["superb"], "negative": ["Superb"]}, "negative: 'Superb'"),
+        ({"positive": "superb"}, "positive=superb"),
+        ({"positive": {"superb": 1}}, "positive="),
+        ({"intensifier": ["incredibly"]}, "intensifier="),
+        ({"intensifier": {"incredibly": 1.5}}, "incredibly=1.5"),
+        ({"intensifier": {"incredibly": 0}}, "incredibly=0"),
+        ({"intensifier": {"incredibly": True}}, "incredibly=true"),
+        ({"intensifier": {3: 0.5}}, "'3'"),
+        ({"subject": {"Frank": "they"}}, "Frank=they"),
+        ({"adverb": ["well"]}, "adverb"),
+        (["superb"], "superb"),
     ],
 )
-def test_bad_added_words_are_refused_in_one_line(words, message):
-    with pytest.raises(UserError, match=message) as caught:
+def test_bad_added_words_are_refused_in_one_line(words, named):
+    with pytest.raises(UserError, match=named) as caught:
         ClauseVocabulary(words)
     assert "\n" not in str(caught.value)
 
@@ -362,13 +318,3 @@ def test_a_word_to_hold_out_that_the_corpus_lacks_says_how_it_is_added():
     with pytest.raises(UserError, match=r"a new one is added with '\+data.words.positive=\[superb\]'"):
         resolve_held_out(held_out, 0)
     assert resolve_held_out(held_out, 0, ClauseVocabulary(SUPERB)) == ("superb",)
-
-
-def test_an_added_intensifier_without_a_weight_is_named():
-    with pytest.raises(UserError, match=r"no weight for 'incredibly'; give one with '\+data.intensifier_weights.incr"):
-        uncoupled_tables(
-            second_clause_probability=0.5,
-            intensifier_weights={"slightly": 2, "moderately": 2, "very": 3, "extremely": 2},
-            punctuation_weights={".": 8, "!": 3, "?": 1},
-            vocabulary=ClauseVocabulary(SUPERB),
-        )

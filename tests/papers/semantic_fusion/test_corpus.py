@@ -7,7 +7,6 @@ import functools
 import itertools
 import math
 import pickle
-import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -21,11 +20,10 @@ from omegaconf import OmegaConf
 
 from lit_ctg import config
 from lit_ctg.errors import UserError
-from lit_ctg.papers.semantic_fusion import corpus as corpus_module
-from lit_ctg.papers.semantic_fusion.clause import NEGATIVE
 from lit_ctg.papers.semantic_fusion.corpus import ClauseCoupledDataModule, ClauseDataModule, coupled_tables
 from lit_ctg.papers.semantic_fusion.floor import EntropyFloor, Floor
 from lit_ctg.run.build import instantiate
+from tests.papers.semantic_fusion.conftest import HELD_OUT
 
 FOLDER = Path(__file__).resolve().parents[3] / "conf" / "data"
 
@@ -86,13 +84,10 @@ def test_corpora_depend_on_the_seed_only_and_are_separate_streams() -> None:
         assert np.array_equal(rows(one, split), rows(same, split))
         assert not np.array_equal(rows(one, split), rows(other, split))
     assert not np.array_equal(rows(one, "val"), rows(one, "test"))
-
-
-def test_no_two_splits_share_their_draws() -> None:
-    nothing = {"positive": [], "negative": []}  # then all splits have the same words
-    data = make(size="smoke", held_out=nothing, train_size=200, val_size=200)
-    for one, other in itertools.combinations(("train", "val", "test"), 2):
-        assert (rows(data, one) == rows(data, other)).all(1).mean() < 0.1, (one, other)
+    # with all words in every split
+    same_words = make(size="smoke", held_out={"positive": [], "negative": []}, train_size=200, val_size=200)
+    for left, right in itertools.combinations(("train", "val", "test"), 2):
+        assert (rows(same_words, left) == rows(same_words, right)).all(1).mean() < 0.1, (left, right)
 
 
 def test_a_fingerprint_is_of_all_sentences_and_words() -> None:
@@ -285,31 +280,25 @@ def test_about_a_hundred_validation_sentences_occur_in_training() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("name", "changes", "named"),
     [
-        ({"max_length": 17}, "max_length=17.*18 tokens"),
-        ({"punctuation_weights": {}}, "punctuation_weights"),
-        ({"held_out": {"positive": ["task"], "negative": []}}, "held_out.positive: 'task' is no positive"),
-        ({"held_out": {"positive": [], "negative": list(NEGATIVE)}}, "all negative"),
+        ("clause", {"max_length": 17}, "max_length=17"),
+        ("clause", {"second_clause_probability": 0, "max_length": 9}, "max_length=9"),
+        ("clause", {"punctuation_weights": {}}, "punctuation_weights"),
+        ("clause", {"punctuation_weights": {".": 8, "!": True, "?": 1}}, r"punctuation_weights\.!=true"),
+        ("clause", {"held_out": {"positive": ["task"], "negative": []}}, "positive: 'task'"),
+        ("clause_coupled", {"verb_weights": {"Alice": {}}}, "verb_weights has no 'Bob'"),
+        ("clause_coupled", {"verb_weights": None}, "verb_weights=null"),
+        ("clause_coupled", {"intensifier_next_weights": {"verry": {}}}, "did you mean 'very'"),
+        ("clause_coupled", {"polarity_keep_probability": {"and": 1.2, "but": 0}}, "probability.and=1.2"),
+        ("clause_coupled", {"punctuation_weights": {"very": {"negative": {"?": -1}}}}, r"very\.negative\.\?=-1"),
     ],
 )
-def test_bad_values_end_in_one_line(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message) as caught:
-        make(**changes)
+def test_bad_values_end_in_one_line(name: str, changes: dict[str, Any], named: str) -> None:
+    with pytest.raises(UserError, match=named) as caught:
+        make(name, **changes)
     assert "\n" not in str(caught.value)
-
-
-def test_a_cap_of_ten_does_for_one_clause() -> None:
-    data = make(size="smoke", second_clause_probability=0, max_length=10)
-    assert batches(data.val_dataloader())[0]["input_ids_BT"].shape == (64, 10)
-    with pytest.raises(UserError, match="10 tokens"):
-        make(size="smoke", second_clause_probability=0, max_length=9)
-
-
-@pytest.mark.parametrize("method", ["corpus", "entropy_floor", "overlap", "floor_given_polarity_unknown"])
-def test_unknown_splits_are_refused(method: str) -> None:
-    with pytest.raises(UserError, match="split: unknown 'vla'; did you mean 'val'"):
-        getattr(make(size="smoke"), method)("vla")
+    assert batches(make(size="smoke", second_clause_probability=0, max_length=10).val_dataloader())
 
 
 CONF = Path(__file__).resolve().parents[3] / "conf" / "data" / "clause_coupled.yaml"
@@ -317,7 +306,6 @@ TABLES = (
     "second_clause_probability", "intensifier_weights", "verb_weights", "intensifier_next_weights",
     "polarity_keep_probability", "punctuation_weights",
 )  # fmt: skip
-HELD_OUT = {"positive": ["wonderful", "excellent", "great"], "negative": ["terrible", "awful", "unpleasant"]}
 
 
 @functools.cache
@@ -336,7 +324,7 @@ def make_coupled(**changes: Any) -> ClauseCoupledDataModule:
         "val_size": 20000,
         "max_length": 28,
         "batch_size": 64,
-        "held_out": HELD_OUT,
+        "held_out": {"positive": HELD_OUT[:3], "negative": HELD_OUT[3:]},
         "seed": 0,
     }
     return ClauseCoupledDataModule(**coupled_numbers() | options | changes)
@@ -401,23 +389,6 @@ def test_every_conditional_sums_to_one_and_every_slot_is_coupled(coupled: Clause
     assert (t.verb_SV.argmax(1) == [0, 1, 2, 3, 4]).all()  # five subjects, five favourites
 
 
-def test_module_docstring_states_the_configured_numbers() -> None:
-    text, n = corpus_module.__doc__ or "", coupled_conf()
-
-    def short(p: float) -> str:
-        return f"{p:.2f}".removeprefix("0")
-
-    for word, by_sign in n["punctuation_weights"].items():
-        cells = [" ".join(short(w / 100) for w in by_sign[sign].values()) for sign in ("positive", "negative")]
-        assert re.search(rf"{word} +\+ {cells[0]} +- {cells[1]}\n", text)
-    for word, keep in n["polarity_keep_probability"].items():
-        assert f'with {short(keep)} after "{word}"' in text
-    for weights in n["verb_weights"].values():
-        assert sorted(w / sum(weights.values()) for w in weights.values()) == pytest.approx([0.1, 0.1, 0.1, 0.25, 0.45])
-    for word, weights in n["intensifier_next_weights"].items():
-        assert all(w / sum(weights.values()) == pytest.approx(0.7 if w2 == word else 0.1) for w2, w in weights.items())
-
-
 def test_sampled_mean_lies_around_the_exact_floor(coupled: ClauseCoupledDataModule) -> None:
     for split, size in (("val", 20000), ("train", 500)):
         nats_N = coupled.sentence_nats(coupled.corpus(split)[0], split).sum(1)
@@ -461,27 +432,3 @@ def test_batches_are_those_of_the_plain_module(coupled: ClauseCoupledDataModule)
     assert set(batch) == {"input_ids_BT", "target_ids_BT", "mask_input_BT", "mask_target_BT"}
     assert not np.isin(coupled.corpus("train")[0], coupled.held_out_ids).any()
     assert np.isin(coupled.corpus("val")[0], coupled.held_out_ids).any()
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "message"),
-    [
-        ("verb_weights", {"Alice": {}}, "verb_weights has no entry for 'Bob'"),
-        ("verb_weights", None, "verb_weights=null"),
-        ("intensifier_next_weights", {"verry": {}}, "intensifier_next_weights: unknown 'verry'; did you mean 'very'"),
-        ("polarity_keep_probability", {"and": 1.2, "but": 0}, "polarity_keep_probability.and=1.2"),
-        ("polarity_keep_probability", {"and": 0.9}, "no entry for 'but'"),
-        ("punctuation_weights", {".": 8, "!": 3, "?": 1}, "punctuation_weights[.][.]=8: pass"),
-    ],
-)
-def test_bad_tables_end_in_one_line(name: str, value: Any, message: str) -> None:
-    with pytest.raises(UserError, match=message) as caught:
-        coupled_tables(**coupled_numbers() | {name: value})
-    assert "\n" not in str(caught.value)
-
-
-def test_a_bad_weight_deep_in_a_table_is_named() -> None:
-    changed = coupled_numbers()
-    changed["punctuation_weights"]["very"]["negative"]["?"] = -1
-    with pytest.raises(UserError, match=r"punctuation_weights\.very\.negative\.\?=-1: pass"):
-        coupled_tables(**changed)

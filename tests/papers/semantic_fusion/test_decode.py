@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
-from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -90,19 +88,11 @@ def test_two_clauses_have_a_pronoun_that_agrees():
     assert {len(s.split()) for s in sentences} == {10, LENGTHS["two_clause"]}
 
 
-def test_the_pronoun_follows_from_the_subject():
-    grammar = two_clause(VOCABULARY)
-    for subject, pronoun in VOCABULARY.pronoun_of.items():
-        ids = [VOCABULARY.bos_id, *VOCABULARY.encode(f"{subject} starts the model, very good and")]
-        assert grammar.expected(grammar.state_after(ids)) == (pronoun,)
-
-
 @pytest.mark.parametrize(
     ("name", "prompt", "state"),
     [
         ("one_clause", "", "SUBJ"),
         ("one_clause", "Carol starts the model,", "INTENS"),
-        ("one_clause", "Carol starts the model, very good", "PUNCT"),
         ("one_clause", "Carol starts the model, very good!", "EOS"),
         ("two_clause", "Carol starts the model, very good", "PUNCT/she"),
         ("two_clause", "Bob starts the model, very good but he cooks", "THE/2"),
@@ -111,25 +101,6 @@ def test_the_pronoun_follows_from_the_subject():
 def test_a_prompt_reaches_its_state(name, prompt, state):
     grammar = build_grammar(name, VOCABULARY).machine
     assert grammar.state_after([VOCABULARY.bos_id, *VOCABULARY.encode(prompt)]) == state
-
-
-@pytest.mark.parametrize(
-    ("name", "prompt", "message"),
-    [
-        ("one_clause", "Carol the model", r"'the' \(token 2.*state VERB: expected one of 'cooks', 'finishes'"),
-        ("one_clause", "Carol starts the model, very good and", r"'and' .*state PUNCT: expected one of '!', '.', '\?'"),
-        ("two_clause", "Carol starts the model, very good and he", r"'he' .*state PRON/she: expected 'she'"),
-        ("one_clause", "Carol starts the model, very good. Bob", r"'Bob' .*state EOS: expected '<eos>'"),
-    ],
-)
-def test_a_prompt_off_the_grammar_is_an_error_in_one_line(name, prompt, message):
-    with pytest.raises(UserError, match=message):
-        build_grammar(name, VOCABULARY).machine.state_after([VOCABULARY.bos_id, *VOCABULARY.encode(prompt)])
-
-
-def test_an_unknown_grammar_is_an_error():
-    with pytest.raises(UserError, match="did you mean 'one_clause'"):
-        build_grammar("one_clauses", VOCABULARY)
 
 
 @pytest.mark.parametrize("name", ["one_clause", "two_clause"])
@@ -219,25 +190,6 @@ def test_controls_become_plain_floats():
     assert g.checked({"pos_high": 1, "is_question": np.float64(0.5)}) == {"pos_high": 1.0, "is_question": 0.5}
     assert g.checked({}) == {} and {s.name for s in g.controls} == {n for names in GROUPS.values() for n in names}
     assert g.state([g.checked({"pos_low": 0.2})], CHANNEL) == [{"pos_low": 0.2}]
-
-
-@pytest.mark.parametrize(
-    ("control", "message"),
-    [
-        ({"colour": 0.5}, "unknown control 'colour'; there are pos_high, "),
-        ({"is_noun": 1.0}, "unknown control 'is_noun'"),
-        ({"pos_high": 1.01}, "control.pos_high=1.01: give a number from 0 to 1"),
-        ({"pos_high": -0.1}, "give a number from 0 to 1"),
-        ({"pos_high": float("nan")}, "is not a number from 0 to 1"),
-        ({"pos_high": "high"}, "control.pos_high='high' is not a number"),
-        ({"is_question": True}, "control.is_question=True is not a number"),
-        ({"is_question": None}, "control.is_question=None is not a number"),
-    ],
-)
-def test_bad_controls_are_one_clear_line(control, message):
-    with pytest.raises(UserError, match=message) as error:
-        generator().generate(1, control=control, seed=0)
-    assert "\n" not in str(error.value)
 
 
 def test_routes_left_out_are_the_decodings_own():
@@ -373,15 +325,6 @@ def test_the_mixture_equals_its_slow_restatement(weight):
     expected = [slow_mixture(s, POSITIVE, weight, t) for s, t in zip(scores.tolist(), [0.5, 1.0, 1.5], strict=True)]
     np.testing.assert_allclose(log_q.exp(), expected, rtol=0, atol=1e-14)
     np.testing.assert_allclose(log_q.exp().sum(-1), 1.0, atol=1e-14)
-
-
-def test_the_mixture_at_weight_zero_and_one_is_the_softmax_and_the_uniform():
-    scores, inside = random_scores(1), class_of(*NEGATIVE)
-    bare = scores.masked_fill(~inside, -math.inf).softmax(-1)
-    np.testing.assert_array_equal(group_mixture(scores, inside, weight=0.0, temperature=1.0).exp(), bare.log().exp())
-    np.testing.assert_allclose(
-        group_mixture(scores, inside, weight=1.0, temperature=1.0).exp()[inside], 0.2, rtol=1e-15
-    )
 
 
 def test_mixture_rows_act_on_the_raw_scores_and_only_at_the_adjective():
@@ -539,16 +482,6 @@ def generator(model: nn.Module | None = None, **changes) -> ClauseGenerator:
     return ClauseDecoding(**settings(**changes)).generator(model or Toy(), CORPUS)
 
 
-def test_hard_control_succeeds_always_and_off_does_not():
-    g = generator()
-    for control, polarity, mark in ((PRAISE, "positive", "!"), (QUESTION, "negative", "?")):
-        hard = g.generate(100, control=control, routes=HARD, seed=0)
-        assert all(c.polarity == polarity and c.punctuation == mark for c in hard)
-        off = g.generate(100, control=control, routes=OFF, seed=0)
-        assert 5 < sum(c.polarity == polarity for c in off) < 95
-        assert sum(c.punctuation == mark for c in off) < 95
-
-
 def test_soft_control_moves_rates_without_forcing_them():
     weak = {"pos_high": 0.25}
     counts = [sum(c.polarity == "positive" for c in generator(top_p=1.0).generate(
@@ -594,28 +527,6 @@ def test_two_clauses_obey_a_control_in_both_clauses():
     assert all(c.ids[-1] == V.eos_id for c in clauses)
 
 
-@pytest.mark.long
-def test_held_out_words_appear_as_often_as_the_sampler_says():
-    """Table 4 from a model that gives them nothing: .58, .41 (published nucleus), .51 (usual nucleus)."""
-    for name, control, expected in (
-        ("drop_crossing", PRAISE, 0.582),
-        ("drop_crossing", QUESTION, 0.34 / 0.83),
-        ("keep_crossing", QUESTION, 0.51),
-    ):
-        clauses = generator(Alike(), nucleus=name).generate(4000, control=control, routes=HARD, seed=0)
-        rate = sum(c.held_out for c in clauses) / 4000
-        assert abs(rate - expected) < 4 * math.sqrt(expected * (1 - expected) / 4000)
-
-
-class Alike(Toy):
-    """All trained words alike."""
-
-    def __init__(self):
-        super().__init__()
-        with torch.no_grad():
-            self.scores.copy_((self.scores < -100) * -1e4)
-
-
 def test_the_judge_counts_generated_words_only():
     g = generator()
     prompted = g.generate(20, "Carol starts the model, very wonderful", routes=OFF, seed=0)
@@ -637,26 +548,6 @@ def test_the_judge_takes_the_first_adjective_and_the_last_mark():
     assert (clause.adjective, clause.polarity, clause.punctuation, clause.held_out) == ("good", "other", "?", True)
     with pytest.raises(UserError, match=r"'model'.*state VERB"):
         g.prompt_ids("Bob model")
-
-
-def test_mixed_polarity_is_other():
-    clauses = generator(Toy(held_out=0.0), grammar="two_clause", top_p=1.0).generate(100, routes=OFF, seed=0)
-    polarities = Counter(c.polarity for c in clauses)
-    assert polarities["other"] > 0 and polarities["positive"] > 0 and polarities["negative"] > 0
-
-
-def test_generation_uses_evaluation_mode_and_puts_every_part_back():
-    model = Toy()
-    model.train()
-    model.dropout.eval()
-    g = generator(model)
-    assert g.generate(10, routes=OFF, seed=0) == g.generate(10, routes=OFF, seed=0)
-    assert model.training and not model.dropout.training
-
-
-def test_the_likeliest_sentence_needs_no_seed():
-    g = generator()
-    assert len({c.text for c in g.generate(5, routes=OFF, seed=None)}) == 1
 
 
 def test_the_baseline_is_decoded_fairly():
@@ -691,43 +582,15 @@ def test_the_real_models_generate_ragged_batches_as_single_rows(regime, fusion):
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("fusion", "call", "message"),
     [
-        ({"control": {"pos_hihg": 1.0}}, "unknown control 'pos_hihg'; did you mean 'pos_high'"),
-        ({"control": {"pos_high": 2.0}}, "give a number from 0 to 1"),
-        ({"control": {"str_low": 1.0}}, "needs the route channel"),
-        ({"routes": ["hrad"]}, "unknown control route 'hrad'; did you mean 'hard'"),
-        ({"prompt": "Carol eats"}, "'eats'"),
-        ({"prompt": "Carol model"}, "'model'.*state VERB: expected one of 'cooks'"),
+        (True, {"control": {"str_low": 1.0}}, "needs the route channel"),
+        (False, {"routes": CHANNEL}, "no feature channel"),
+        (True, {"prompt": "Carol eats"}, "'eats'"),
+        (True, {"prompt": "Carol model"}, "'model'.*state VERB: expected one of 'cooks'"),
     ],
 )
-def test_bad_input_is_one_clear_line(call, message):
+def test_bad_input_is_one_clear_line(fusion, call, message):
     with pytest.raises(UserError, match=message) as error:
-        generator().generate(2, **{"routes": HARD, "seed": 0, **call})
+        generator(Toy(fusion)).generate(2, **{"routes": HARD, "seed": 0, **call})
     assert "\n" not in str(error.value)
-
-
-def test_a_baseline_has_no_channel():
-    with pytest.raises(UserError, match="no feature channel"):
-        generator(Toy(fusion=False)).generate(1, routes=CHANNEL, seed=0)
-
-
-def test_wrong_settings_are_refused():
-    with pytest.raises(UserError, match="did you mean 'keep_crossing'"):
-        ClauseDecoding(**settings(nucleus="keep_crosing"))
-    with pytest.raises(UserError, match="did you mean 'two_clause'"):
-        ClauseDecoding(**settings(grammar="two_clauses"))
-    with pytest.raises(TypeError, match="top_p"):
-        ClauseDecoding(**settings(mixture={"positive": {"weight": 1.0, "temperature": 1.0}, "negative": {}}))
-    mixture = settings()["mixture"]
-    with pytest.raises(UserError, match=r"mixture\.negative\.top_p=nan: pass"):
-        ClauseDecoding(**settings(mixture=mixture | {"negative": mixture["negative"] | {"top_p": float("nan")}}))
-    with pytest.raises(UserError, match=r"steering\.adjective_boost=null: pass"):
-        ClauseDecoding(**settings(steering=settings()["steering"] | {"adjective_boost": None}))
-    with pytest.raises(UserError, match="2 prompts for 3 texts"):
-        generator().generate(3, ["", ""], routes=OFF, seed=0)
-
-
-def test_generated_clauses_are_plain_values():
-    clause = generator().generate(1, routes=OFF, seed=0)[0]
-    assert all(isinstance(v, str | int | bool | tuple | dict | None) for v in dataclasses.asdict(clause).values())

@@ -25,28 +25,14 @@ from lit_ctg.papers.semantic_fusion.clause import (
     word_table,
 )
 from lit_ctg.papers.semantic_fusion.floor import EntropyFloor, Floor, conditional_nats, entropy_floor, sentence_nats
+from tests.papers.semantic_fusion.conftest import HELD_OUT, PAPER_WEIGHTS, random_tables
 
-PAPER = uncoupled_tables(
-    second_clause_probability=0.6,
-    intensifier_weights={"slightly": 2, "moderately": 2, "very": 3, "extremely": 2},
-    punctuation_weights={".": 8, "!": 3, "?": 1},
-)
-HELD_OUT = ("wonderful", "excellent", "great", "terrible", "awful", "unpleasant")
+PAPER = uncoupled_tables(**PAPER_WEIGHTS)
 UNEVEN = ("wonderful", "terrible", "awful", "bad", "poor")
 
 
 def trained(held_out: tuple[str, ...]) -> np.ndarray:
     return np.array([[word not in held_out for word in words] for words in (POSITIVE, NEGATIVE)], dtype=float)
-
-
-def random_tables(seed: int) -> ClauseTables:
-    rng = np.random.default_rng(seed)
-    sizes = {"S": 5, "V": 5, "O": 5, "I": 4, "P": 2, "C": 2, "Q": 3}
-    tables = {}
-    for field in dataclasses.fields(ClauseTables)[1:]:
-        *context, outcome = (sizes[letter] for letter in field.name.rpartition("_")[2])
-        tables[field.name] = rng.dirichlet(np.ones(outcome), size=tuple(context))
-    return ClauseTables(second_clause=0.7, **tables)
 
 
 @pytest.fixture
@@ -196,17 +182,7 @@ VOCABULARY = ClauseVocabulary()
 ADJECTIVES = POSITIVE + NEGATIVE
 
 
-def odd_tables() -> ClauseTables:
-    rng = np.random.default_rng(3)
-    sizes = {"S": 5, "V": 5, "O": 5, "I": 4, "P": 2, "C": 2, "Q": 3}
-    tables = {}
-    for field in dataclasses.fields(ClauseTables)[1:]:
-        *context, outcome = (sizes[letter] for letter in field.name.rpartition("_")[2])
-        tables[field.name] = rng.dirichlet(np.ones(outcome), size=tuple(context))
-    return ClauseTables(second_clause=0.7, **tables)
-
-
-TABLES = odd_tables()
+TABLES = random_tables(3)
 WORDS_PA = word_table(("great", "bad", "poor"))
 
 

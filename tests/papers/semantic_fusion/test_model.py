@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 
@@ -10,9 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from lit_ctg.config import compose
 from lit_ctg.core.causality_probe import probe
-from lit_ctg.data.tokenizer import SpacyTokenizer
 from lit_ctg.errors import UserError
 from lit_ctg.papers.semantic_fusion.clause import ClauseVocabulary
 from lit_ctg.papers.semantic_fusion.model import (
@@ -170,7 +169,7 @@ def test_the_groups_are_the_controllable_features():
 def test_a_named_group_is_replaced_whole_and_the_rest_stays():
     features = torch.rand(3, 22)
     controls = [{"pos_high": 0.95, "str_high": 0.9}, {}, {"is_question": 1.0, "neg_low": 0.2, "neg_high": 0.7}]
-    changed = ChannelSetting.of(controls, features).apply(features)
+    changed = ChannelSetting.of_rows(controls, features).apply(features)
     for row, control in enumerate(controls):
         touched = {GROUP_OF[name] for name in control}
         for name in NAMES:
@@ -370,7 +369,7 @@ def test_the_published_mask_counts_one_pad_target_a_sentence(make_module, model_
 
 def test_training_input_is_the_batch_with_hindsight_controls(make_module, model_batch):
     module = make_module(feature_dropout=0.5)
-    batch = model_batch(module)
+    batch, weights = model_batch(module), module.weights
     module.channel_generator.manual_seed(9)
     drawn = module.losses(batch)["loss"]
     asked = drop_and_replace(
@@ -381,9 +380,9 @@ def test_training_input_is_the_batch_with_hindsight_controls(make_module, model_
     )
     module.feature_dropout = 1.0
     # the auxiliary target stays what the tokens say, so only the input may change
-    module.auxiliary_weight = 0.0
+    module.weights = dataclasses.replace(weights, auxiliary_weight=0.0)
     plain = module.losses({**batch, "features_BTF": asked})
-    module.auxiliary_weight, module.feature_dropout = 0.5, 0.5
+    module.weights, module.feature_dropout = weights, 0.5
     module.channel_generator.manual_seed(9)
     again = module.losses(batch)
     assert float(again["loss"]) == float(drawn)
@@ -564,21 +563,6 @@ def test_channel_draws_are_a_function_of_seed_and_epoch(make_module):
     assert not torch.equal(draws[1], draws[3]), "the next seed does not begin where this one's second epoch does"
 
 
-@REGIMES
-def test_a_checkpoint_holds_plain_values_and_restores_the_scores(published, make_module, model_batch, tmp_path):
-    module = make_module(published, learning_rate=1e-2)
-    batch = model_batch(module)
-    run = trainer(tmp_path, max_epochs=1, enable_checkpointing=False)
-    run.fit(module, Loader(batch, 3))
-    run.save_checkpoint(tmp_path / "model.ckpt")
-    saved = torch.load(tmp_path / "model.ckpt", weights_only=True)
-    other = make_module(published, seed=77)
-    other.load_state_dict(saved["state_dict"])
-    module.eval()
-    other.eval()
-    assert torch.equal(module(batch).scores_BTV, other(batch).scores_BTV)
-
-
 def test_optimiser_follows_the_regime(make_module, tmp_path):
     for published, groups in ((True, 1), (False, 2)):
         module = make_module(published)
@@ -591,40 +575,6 @@ def test_optimiser_follows_the_regime(make_module, tmp_path):
         assert counted == sum(p.numel() for p in module.parameters())
         rate = made["lr_scheduler"]["scheduler"].get_last_lr()[0]
         assert rate == pytest.approx(0.0 if published else 3e-4 / 75)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"loss_mask": "inptu"}, "did you mean 'input'"),
-        ({"membership_centres": [1.0, 0.6, 0.2]}, r"model\.membership_centres=.*ascending"),
-        ({"membership_centres": [0.2, 0.6]}, r"model\.membership_centres="),
-    ],
-)
-def test_options_that_do_not_exist_are_named(changes, message, make_module):
-    with pytest.raises(UserError, match=message):
-        make_module(**changes)
-
-
-def test_backbone_and_module_must_agree_about_causality(make_module, vocabulary):
-    module = make_module()
-    options = dict(compose(["experiment=semantic_fusion/main"]).model)
-    options.pop("_target_")
-    with pytest.raises(UserError, match="set only"):
-        type(module)(vocabulary=vocabulary, backbone=module.backbone, **(options | {"causal": False}))
-
-
-def test_the_configuration_says_what_the_regimes_are():
-    published, corrected = (
-        compose(["experiment=semantic_fusion/main", f"regime={regime}"]) for regime in ("as_published", "corrected")
-    )
-    assert published.model.causal is published.backbone.causal is False
-    assert corrected.model.causal is corrected.backbone.causal is True
-    assert (published.model.loss_mask, corrected.model.loss_mask) == ("input", "target")
-    assert (published.model.feature_dropout, corrected.model.feature_dropout) == (1.0, 0.5)
-    assert published.model.embedding_std == 1.0
-    for name in ("label_smoothing", "auxiliary_weight", "uniformizer_weight", "learning_rate", "weight_decay"):
-        assert published.model[name] == corrected.model[name]
 
 
 def test_features_of_a_control_reach_the_network_in_bank_order(make_module):
@@ -647,14 +597,18 @@ def test_uniformizer_of_trained_words_says_nothing_of_the_held_out(make_module, 
     assert len(make_module(vocabulary=known).positive_ids) == 5
 
 
-def test_another_corpus_is_refused_in_one_line(make_module):
-    with pytest.raises(UserError, match=r"reads the clause corpora, not a SpacyTokenizer.*semantic_fusion/reviews"):
-        make_module(vocabulary=SpacyTokenizer())
-
-
 def test_an_added_intensifier_counts_by_its_strength():
     known = ClauseVocabulary({"intensifier": {"barely": 0.35, "rather": 0.65, "incredibly": 0.66}})
     for word, name in (("barely", "str_low"), ("rather", "str_med"), ("incredibly", "str_high"), ("very", "str_high")):
         ids_NT = torch.tensor([[1, *known.encode(f"Alice cooks the meal, {word} good."), 2]])
         table_NTF = hindsight(ids_NT, known)
         assert {n for n in GROUPS["strength"] if table_NTF[0, 0, COLUMN[n]]} == {name}
+
+
+def test_centres_ascend_and_the_backbone_is_as_causal_as_the_model(make_module, vocabulary):
+    for centres in ([1.0, 0.6, 0.2], [0.2, 0.6]):
+        with pytest.raises(UserError, match="membership_centres"):
+            make_module(membership_centres=centres)
+    backbone = make_module().backbone
+    with pytest.raises(UserError, match="causal"):
+        make_module(backbone=backbone, causal=False)

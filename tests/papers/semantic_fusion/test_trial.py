@@ -290,26 +290,19 @@ def test_a_resumed_run_keeps_what_the_untrained_model_did(tmp_path, monkeypatch)
     ]
 
 
-def test_validate_runs_the_trials_once(tmp_path):
-    callback = trial()
-    trainer = lightning.Trainer(
-        callbacks=[callback], logger=False, accelerator="cpu", enable_progress_bar=False, default_root_dir=tmp_path
-    )
-    trainer.validate(Toy(), datamodule=Corpus(), verbose=False)
-    assert callback.results and not any(name.startswith("untrained/") for name in callback.results)
-
-
-def test_wrong_settings_are_refused():
-    with pytest.raises(UserError, match="needs 'off'"):
-        ControlTrial(n=1, settings={}, confusion=[], paths={"hard": {"hard": True}}, decoding=None, seed=0)
-    with pytest.raises(UserError, match="needs 'off' with every path off"):
-        ControlTrial(n=1, settings={}, confusion=[], paths={"off": {"hard": True}}, decoding=None, seed=0)
-    with pytest.raises(UserError, match="setting 'nothing' asks for no adjective"):
-        ControlTrial(n=1, settings={}, confusion=["nothing"], paths={"off": {}}, decoding=None, seed=0)
-    with pytest.raises(UserError, match=r"settings\.one\.adjective=postive: use positive, negative or null; did you"):
-        ControlTrial(
-            n=1, settings={"one": {"adjective": "postive"}}, confusion=[], paths={"off": {}}, decoding=None, seed=0
-        )
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"paths": {"hard": {"hard": True}}},
+        {"paths": {"off": {"hard": True}}},
+        {"confusion": ["nothing"]},
+        {"settings": {"one": {"control": {}, "adjective": "postive"}}},
+    ],
+)
+def test_wrong_settings_are_refused(change):
+    usual = {"n": 1, "settings": {}, "confusion": [], "paths": {"off": {}}, "decoding": None, "seed": 0}
+    with pytest.raises(UserError, match=next(iter(change))):
+        ControlTrial(**usual | change)
 
 
 @pytest.mark.parametrize(
@@ -317,10 +310,7 @@ def test_wrong_settings_are_refused():
     [
         ("callback.control_trial.prompt=Carol eats the model", r"callback\.control_trial\.prompt: .*'eats'"),
         ("callback.control_trial.prompt=Carol starts the good", r"callback\.control_trial\.prompt: .*good"),
-        (
-            "callback.control_trial.settings.positive.punctuation=%",
-            r"punctuation=% closes no sentence: use one of \. ! \?",
-        ),
+        ("callback.control_trial.settings.positive.punctuation=%", r"settings\.positive\.punctuation=%"),
     ],
 )
 def test_a_request_that_cannot_be_met_ends_before_the_first_step(word, message, tmp_path):
@@ -460,16 +450,11 @@ def test_the_last_validation_is_told(changes, last):
     assert bool(is_last_validation(SimpleNamespace(state=state, current_epoch=2, global_step=20, **plain))) is last
 
 
-def test_a_module_that_cannot_generate_is_named():
-    class Mute(Fixed):
-        start = step = property(lambda self: (_ for _ in ()).throw(AttributeError()))
-
-    with pytest.raises(UserError, match="Mute has no start and step"):
-        trainer_with(PrefixEvaluation()).validate(Mute(False), DataLoader(batches(), batch_size=None), verbose=False)
-
-
 def test_floors_of_the_data_module_go_into_the_record(tiny, trainer_of) -> None:
     module, data = tiny()
+    real = EntropyFloorCallback()  # real text has no floor
+    trainer_of(real).validate(module, data, verbose=False)
+    assert real.results == {}
     data.entropy_floor = lambda split: SimpleNamespace(
         metrics=lambda: {"floor/perplexity": 2.5 if split == "val" else 0}
     )
@@ -482,13 +467,6 @@ def test_floors_of_the_data_module_go_into_the_record(tiny, trainer_of) -> None:
     }
     entry = callback.results["floor/perplexity"]
     assert (entry["value"], entry["direction"], entry["ci95"]) == (2.5, "none", None)
-
-
-def test_real_text_has_no_floor(tiny, trainer_of) -> None:
-    module, data = tiny()
-    callback = EntropyFloorCallback()
-    trainer_of(callback).validate(module, data, verbose=False)
-    assert callback.results == {}
 
 
 def test_learned_memberships_go_into_the_record_and_a_baseline_is_refused(make_module):

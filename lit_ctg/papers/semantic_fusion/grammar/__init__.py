@@ -28,6 +28,7 @@ from typing import Any, NoReturn
 from lit_ctg.decoding.grammar import FiniteStateGrammar
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.files import read_yaml
+from lit_ctg.papers.semantic_fusion.lexicon import Speller
 
 FOLDER = Path(__file__).parent
 END = "END"
@@ -81,8 +82,6 @@ def load_grammar(name: str) -> tuple[str, dict[str, Any]]:
         if path.suffix not in (".yaml", ".yml"):
             hint = did_you_mean(str(name), names())
             raise UserError(f"decoding.grammar={name!r}{hint}: use {' or '.join(names())}, or the path of a YAML file")
-        if not path.is_file():
-            raise UserError(f"decoding.grammar={name}: no such file")
     return f"grammar {name}", read_yaml(path, f"grammar {name}")
 
 
@@ -98,6 +97,36 @@ def compile_grammar(where: str, content: Any, lexis: Lexis) -> CompiledGrammar:
         UserError: an unknown key, slot, group or word, a word that leads to two slots, a sentence that cannot end.
     """
     return _Compiler(where, content, lexis).compile()
+
+
+def compile_for_text(
+    where: str,
+    content: Any,
+    vocabulary: Any,
+    groups: Mapping[str, Collection[str]],
+    agreement: Mapping[str, Mapping[str, str]] | None = None,
+    *,
+    start_id: int | None,
+    end_id: int | None,
+) -> CompiledGrammar:
+    """Compile a grammar for a tokenizer of text, in which a word has one spelling, with a space before it.
+
+    Raises:
+        UserError: no token begins or ends a text; see ``compile_grammar``.
+    """
+    if start_id is None or end_id is None:
+        raise UserError(f"{where}: the tokenizer has no token for the beginning and end of a text")
+    speller = Speller(vocabulary)
+    lexis = Lexis(
+        tokens=(*vocabulary.tokens, "<padding>"),  # no token of the model may be transparent
+        spell=lambda word: speller.spell(word)[:1],
+        groups=groups,
+        agreement=agreement or {},
+        bos_id=start_id,
+        eos_id=end_id,
+        pad_id=len(vocabulary),
+    )
+    return compile_grammar(where, content, lexis)
 
 
 class _Compiler:
@@ -221,7 +250,7 @@ class _Compiler:
             more = {s for s, arrows in self.transitions.items() if s not in ends and ends & set(arrows.values())}
             ends, grown = ends | more, bool(more)
         if stuck := [state for state in self.transitions if state not in ends]:
-            self.refuse(f"a sentence that comes to {stuck[-1]} cannot end: give a slot from there on next: END")
+            self.refuse(f"a sentence that reaches {stuck[-1]} cannot end: give a later slot next: END")
 
     def _longest(self) -> int | None:
         """Return the number of tokens on the longest path from start to end, or None if there is a cycle."""
@@ -268,7 +297,7 @@ class _Compiler:
     def _options(self, slot: str, given: Any) -> list[dict[str, Any]]:
         """Return the alternatives of a slot, with their words spelled out."""
         if slot.split("/")[0] in ("BOS", "EOS", END) or "~" in slot:
-            self.refuse(f"slot {slot}: BOS, EOS and END are ours, and '~' may not stand in a name: call it otherwise")
+            self.refuse(f"slot {slot}: BOS, EOS and END are ours, and '~' may not occur in a name: rename the slot")
         options = given if isinstance(given, list) else [given]
         checked = []
         for option in options or [None]:
