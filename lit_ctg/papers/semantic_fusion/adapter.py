@@ -271,10 +271,10 @@ class TextGenerator(Generator[LexiconText]):
 
     def _compiled(self, where: str, content: Any) -> CompiledGrammar:
         vocabulary, lexicon = self.vocabulary, self.module.bank.lexicon
-        self.eos_id = self.start_id if vocabulary.eos_id is None else vocabulary.eos_id
-        self.pad_id = self.eos_id  # anything may follow the end
+        end: Any = self.start_id if vocabulary.eos_id is None else vocabulary.eos_id
+        self.eos_id = self.pad_id = end  # anything may follow the end
         groups = {kind: lexicon.of_class(kind) for kind in sorted(set(lexicon.classes) - {""})}
-        return compile_for_text(where, content, vocabulary, groups, start_id=self.start_id, end_id=self.eos_id)
+        return compile_for_text(where, content, vocabulary, groups, start_id=self.start_id, end_id=end)
 
     @property
     def controls(self) -> tuple[ControlSetting, ...]:

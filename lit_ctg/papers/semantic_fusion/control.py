@@ -368,6 +368,7 @@ class Grammar(Control):
         super().__init__(name=name)
         self.content, self.groups, self.agreement = dict(content), dict(groups or {}), dict(agreement or {})
         self.machine: FiniteStateGrammar | None = None
+        self.end_id: Any = None
         self._tokenizer: Any = None
 
     @property
@@ -378,9 +379,9 @@ class Grammar(Control):
         if tokenizer is self._tokenizer:
             return
         vocabulary = HuggingFaceTokenizer.of(tokenizer)
-        self.start_id = vocabulary.eos_id if vocabulary.bos_id is None else vocabulary.bos_id
-        self.end_id = vocabulary.eos_id
-        where, ends = f"control {self.name}", {"start_id": self.start_id, "end_id": self.end_id}
+        start: Any = vocabulary.eos_id if vocabulary.bos_id is None else vocabulary.bos_id
+        self.start_id, self.end_id = start, vocabulary.eos_id
+        where, ends = f"control {self.name}", {"start_id": start, "end_id": vocabulary.eos_id}
         self.machine = compile_for_text(where, self.content, vocabulary, self.groups, self.agreement, **ends).machine
         self._tokenizer = tokenizer
 
