@@ -162,13 +162,11 @@ class IdeaGate(Control):
 
     def rule(self, values: Values, prefix: Prefix) -> ScoreRule:
         logits, self._logits = self._logits, IdeaLogits(self.head)  # the control keeps no states
-        return self.gate(logits, values["alpha"], values["beta"], logits.head.outer.weight.device)
+        return self.gate(logits, values["alpha"], values["beta"], logits.head.outer.weight)
 
-    def gate(
-        self, idea_logits: Callable[[], Tensor], alpha: PerRow, beta: PerRow, device: torch.device
-    ) -> IdeaGateRule:
-        """Return the score rule over idea logits [N, V] that are read at each step."""
-        tables = (None if each is None else each.to(device) for each in (self.base_V, self.neutral_V))
+    def gate(self, idea_logits: Callable[[], Tensor], alpha: PerRow, beta: PerRow, like: Tensor) -> IdeaGateRule:
+        """Return the score rule over idea logits [N, V] that are read at each step, on the device of ``like``."""
+        tables = (None if each is None else each.to(like.device) for each in (self.base_V, self.neutral_V))
         base_V, neutral_V = tables
         return IdeaGateRule(idea_logits, alpha=alpha, beta=beta, form=self.form, base_V=base_V, neutral_V=neutral_V)
 

@@ -137,7 +137,7 @@ class IdeaGateGenerator(Generator[GeneratedText]):
         rules = self.decoding.rules()
         if any(control.get("alpha", 0.0) > 0 for control in controls):
             alpha, beta = ([control[name] for control in controls] for name in ("alpha", "beta"))
-            gate = of_run(self.module, None, None).gate(state.idea_logits, alpha, beta, self.module.device)
+            gate = of_run(self.module, None, None).gate(state.idea_logits, alpha, beta, self.module.head_weight)
             rules.insert(0, gate)
         return RuleList(rules)
 
