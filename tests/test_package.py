@@ -36,7 +36,7 @@ def test_the_wheel_is_complete(tmp_path: Path) -> None:
     for path in (ROOT / "experiments").rglob("*.yaml"):
         assert f"lit_ctg/experiments/{path.relative_to(ROOT / 'experiments').as_posix()}" in names
     assert "lit_ctg/experiments/semantic_fusion/numbers.csv" in names
-    assert "lit_ctg/results/report.css" in names
+    assert {"lit_ctg/results/report.css", "lit_ctg/results/report.html"} <= set(names)
     sample = {path.name for path in (ROOT / "lit_ctg" / "data" / "sample").iterdir()}
     assert sample and {f"lit_ctg/data/sample/{name}" for name in sample} <= names
     assert not [name for name in names if name.startswith(("tests/", "outputs/", "conf/"))]
