@@ -55,6 +55,26 @@ def writing(path: str | Path, *, remedy: str = ELSEWHERE) -> Iterator[None]:
         raise UserError(f"cannot write {path}: {reason}; {remedy}") from error
 
 
+@contextlib.contextmanager
+def reading(what: str | Path, kind: str, remedy: str, *others: type[Exception]) -> Iterator[None]:
+    """Turn any failure to read a file, or to understand it, in the body into one line that names it.
+
+    Args:
+        what: the file, or a line of it.
+        kind: what it should be, such as "a run record".
+        remedy: what to do, the end of the message.
+        others: more classes of errors than those of files, values and recursion.
+
+    Raises:
+        UserError: such a failure.
+    """
+    try:
+        yield
+    except (OSError, ValueError, RecursionError, *others) as error:
+        reason = " ".join(str(getattr(error, "strerror", None) or error).split())[:200]
+        raise UserError(f"{what}: cannot be read as {kind}: {reason}; {remedy}") from error
+
+
 def _disk_failure(error: Exception) -> str | None:
     """Return what the file system refused, None for an error of another kind."""
     cause = error.__context__ if isinstance(error, RuntimeError) else error
@@ -371,20 +391,16 @@ def read_yaml(path: str | Path, what: str = "", *, aliases: bool = False) -> Any
 
     # the same language, several times as fast where libyaml is installed
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    path, what = Path(path), what or str(path)
-    try:
+    path = Path(path)
+    with reading(what or path, "YAML", "correct the file", yaml.YAMLError):
         mode = path.stat()
         if not stat.S_ISREG(mode.st_mode):
-            raise UserError(f"{what}: cannot be read as YAML: it is not a file (a folder, a pipe or a device)")
+            raise ValueError("it is not a file (a folder, a pipe or a device)")
         if mode.st_size > MAX_YAML_BYTES:
-            raise UserError(f"{what}: cannot be read as YAML: it is larger than {MAX_YAML_BYTES // 2**20} MiB")
+            raise ValueError(f"it is larger than {MAX_YAML_BYTES // 2**20} MiB")
         text = path.read_text(encoding="utf-8")
         _check_events(yaml.parse(text, Loader=loader), aliases)
         return yaml.load(text, Loader=loader)
-    except OSError as error:
-        raise UserError(f"{what}: cannot be read as YAML: {error.strerror or error}") from error
-    except (ValueError, yaml.YAMLError) as error:  # includes text that is not UTF-8
-        raise UserError(f"{what}: cannot be read as YAML: {' '.join(str(error).split())[:200]}") from error
 
 
 def _check_events(events: Iterable[Any], aliases: bool) -> None:

@@ -173,6 +173,8 @@ def _hints(build: Callable[..., Any]) -> Mapping[str, Any]:
     build = inspect.unwrap(build)
     found: dict[str, Any] = {}
     for name, hint in getattr(build, "__annotations__", {}).items():
+        if name == "return":
+            continue
         one = SimpleNamespace(__annotations__={name: hint})
         try:
             found |= typing.get_type_hints(one, getattr(build, "__globals__", {}), include_extras=True)
@@ -184,6 +186,23 @@ def _hints(build: Callable[..., Any]) -> Mapping[str, Any]:
 def check_arguments(target: Any, given: Mapping[str, Any], where: str) -> None:
     """Refuse arguments that a class or function does not take; ``UserError`` names them below ``where``."""
     _check(hints_of(target), given, where)
+
+
+def check_mapping(where: str, data: Any, hints: Mapping[str, Any], required: Iterable[str] = ()) -> dict[str, Any]:
+    """Return what a file holds if it is a mapping with the ``required`` keys, all known, and values that fit them.
+
+    Raises:
+        UserError: begins with ``where`` and names the key.
+    """
+    if not isinstance(data, dict):
+        raise UserError(f"{where}: give a mapping with {', '.join(hints)}")
+    for key in (*data, *required):
+        if key not in hints:
+            raise UserError(f"{where}: unknown key '{key}'{did_you_mean(str(key), hints)}")
+        if key not in data:
+            raise UserError(f"{where}: '{key}' is missing")
+        check_value(f"{where}, {key}", data[key], hints[key])
+    return data
 
 
 def _check(hints: Mapping[str, Any], given: Mapping[str, Any], where: str) -> None:
@@ -246,7 +265,7 @@ def _choices(option: Any, marks: Iterable[Any]) -> list[Any]:
 
 
 def _fits(value: Any, option: Any, marks: Iterable[Any], kind: Any) -> bool:
-    if choices := _choices(option, marks):
+    if (choices := _choices(option, marks)) or any(isinstance(mark, Choice) for mark in marks):
         return any(type(value) is type(choice) and value == choice for choice in choices)
     least = max((mark.min_length for mark in marks if isinstance(mark, MinLen)), default=0)
     if kind in (Mapping, Sequence):
@@ -283,6 +302,8 @@ def _expected(option: Any, marks: Iterable[Any], kind: Any) -> str:
     """Return what to pass, in words."""
     if named := [mark for mark in marks if isinstance(mark, str)] or _choices(option, marks):
         return f"one of {', '.join(map(str, named))}" if len(named) > 1 else str(named[0])
+    if any(isinstance(mark, Choice) for mark in marks):
+        return "nothing, as there is none to choose from"
     if kind not in (int, float):
         return _WORDS[kind] + " that is not empty" * any(isinstance(mark, MinLen) for mark in marks)
     limits = {name: limit for name, limit in _limits(marks).items() if abs(limit) < math.inf}

@@ -290,7 +290,7 @@ def test_an_archive_holds_no_links(tmp_path: Path) -> None:
         member = tarfile.TarInfo("main/corrected-small-seed0.json")
         member.type, member.linkname = tarfile.SYMTYPE, "/etc/passwd"
         archive.addfile(member)
-    with pytest.raises(UserError, match=rf"{path.name} is not an archive of run records"):
+    with pytest.raises(UserError, match=rf"{path.name}: cannot be read"):
         load_records([path])
 
 

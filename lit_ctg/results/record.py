@@ -18,14 +18,23 @@ import platform
 import re
 import subprocess
 import tarfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from lit_ctg.errors import UserError
-from lit_ctg.files import Unpacked, check_regular, locked, named_floats, plain_name, sample_lines, write_atomic
+from lit_ctg.files import (
+    Unpacked,
+    check_regular,
+    locked,
+    named_floats,
+    plain_name,
+    reading,
+    sample_lines,
+    write_atomic,
+)
 
 SCHEMA_VERSION = 1
 REGIMES = ("as_published", "corrected")
@@ -36,8 +45,11 @@ DIRECTIONS = ("lower", "higher", "none")
 RECORDS = "records"  # a paper's folder of committed records, packed by family, regime and size
 MOST_UNPACKED = 2**30  # bytes of an archive of records
 
+_REMEDY, _ARCHIVE = "pass another file, or run the job again", "an archive of run records"
+
 _TEXT, _COUNT, _NUMBER = (str,), (int,), (int, float)
 _MAYBE = type(None)
+_MISSING = type("missing", (), {})()
 # field -> accepted types, in the order of the file
 FIELDS: dict[str, tuple[type, ...]] = {
     "schema_version": _COUNT,
@@ -222,18 +234,13 @@ def load_record(path: Path) -> RunRecord:
     Raises:
         UserError: the file is missing or damaged; names the file and the field.
     """
-    try:
+    with reading(path, "a run record", _REMEDY):
         check_regular(path)
         text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise UserError(f"no run record at {path}: pass a run.json or a folder that holds some") from None
-    except (OSError, ValueError) as error:
-        raise _no_record(path, error) from None
-    return _parse(text, path, _read_samples(_samples_path(path)))
-
-
-def _no_record(path: Path, error: Exception) -> UserError:
-    return UserError(f"{path} is not a run record ({error}): delete it or run the job again")
+    beside = _samples_path(path)
+    with reading(beside, "texts of a run", "delete the file"):
+        texts = beside.read_bytes().decode() if beside.is_file() else ""
+    return _parse(text, path, texts)
 
 
 def _parse(text: str, path: Path, texts: str) -> RunRecord:
@@ -245,10 +252,8 @@ def _parse(text: str, path: Path, texts: str) -> RunRecord:
         texts: the samples that lie beside it.
     """
     where = str(path)
-    try:
+    with reading(path, "a run record", _REMEDY):
         data = json.loads(text, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        raise _no_record(path, error) from None
     if isinstance(data, dict):
         data = _LATER | data
     validate(data, where)
@@ -349,10 +354,8 @@ def _read_archive(archive: Path) -> dict[Path, RunRecord]:
         UserError: the archive or a record in it is damaged; names the file.
     """
     files = {archive / name: content for name, content in unpacked(archive).items()}
-    try:
+    with reading(archive, _ARCHIVE, "delete it"):
         texts = {place: content.decode() for place, content in files.items()}
-    except ValueError as error:
-        raise UserError(f"{archive} is not an archive of run records ({error}): delete it") from None
     places = sorted(place for place in texts if place.suffix == ".json" and _is_record(place.relative_to(archive)))
     return {place: _parse(texts[place], place, texts.get(_samples_path(place), "")) for place in places}
 
@@ -364,7 +367,7 @@ def unpacked(archive: Path) -> dict[str, bytes]:
         UserError: it is damaged or holds something else.
     """
     files = {}
-    try:
+    with reading(archive, _ARCHIVE, "delete it", EOFError, lzma.LZMAError, tarfile.TarError):
         check_regular(archive)
         with (
             Unpacked(lzma.open(archive), archive, most=MOST_UNPACKED) as stream,
@@ -377,10 +380,6 @@ def unpacked(archive: Path) -> dict[str, bytes]:
                 for part in member.name.split("/"):
                     plain_name(part, f"{archive}: a name in it", "delete it")
                 files[member.name] = file.read()
-    except FileNotFoundError:
-        raise UserError(f"no archive of run records at {archive}") from None
-    except (OSError, ValueError, EOFError, lzma.LZMAError, tarfile.TarError) as error:
-        raise UserError(f"{archive} is not an archive of run records ({error}): delete it") from None
     return files
 
 
@@ -418,24 +417,13 @@ def _samples_path(record: Path) -> Path:
     return record.with_name("samples.jsonl") if record.name == "run.json" else record.with_suffix(".samples.jsonl")
 
 
-def _read_samples(path: Path) -> str:
-    """Return the lines of the file; no file has none."""
-    try:
-        return path.read_bytes().decode() if path.is_file() else ""
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read ({error}); delete the file") from None
-
-
 def _parse_samples(text: str, path: Path) -> list[dict[str, Any]]:
     samples = []
     for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
-            try:
-                sample = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise UserError(f"{path}, line {number}: not JSON ({error}); delete the file") from None
-            check_sample(sample, f"line {number}", str(path))
-            samples.append(sample)
+            with reading(f"{path}, line {number}", "JSON", "delete the file"):
+                samples.append(json.loads(line))
+            check_sample(samples[-1], f"line {number}", str(path))
     return samples
 
 
@@ -448,34 +436,40 @@ def _refuse_constant(name: str) -> float:
 
 def validate(data: Any, where: str) -> None:
     """Check types and choices of every field."""
-    if not isinstance(data, dict):
-        raise UserError(f"{where} is not a run record: it holds no JSON object")
+    _check(data, (dict,), "the whole", where)
     for key, types in FIELDS.items():
-        if key not in data:
-            raise UserError(f"{where} is not a whole run record: field '{key}' is missing; run the job again")
-        _check(data[key], types, key, where)
+        _check(data.get(key, _MISSING), types, key, where, _CHOICES.get(key))
     if data["schema_version"] > SCHEMA_VERSION:
         raise UserError(f"{where}: schema_version {data['schema_version']} is newer than this package: update lit-ctg")
-    for key, choices in _CHOICES.items():
-        if data[key] not in choices:
-            raise UserError(f"{where}: field '{key}' is {data[key]!r}, expected one of {', '.join(choices)}")
     for part in ("trainer", "data", "model", "callback"):  # read by tables; a run of the level field may name its model
         types = (dict, str, _MAYBE) if part == "model" and data["paper"] == "field" else (dict, _MAYBE)
         _check(data["config"].get(part), types, f"config.{part}", where)
-    corpus = data.get("corpus", {})
+    corpus, samples = data.get("corpus", {}), data.get("samples", [])
     _check(corpus, (dict,), "corpus", where)
     for key, checksum in corpus.items():
         _check(checksum, _TEXT, f"corpus.{key}", where)
-    samples = data.get("samples", [])
     _check(samples, (list,), "samples", where)
     for index, sample in enumerate(samples):
         check_sample(sample, f"samples[{index}]", where)
 
 
-def _check(value: Any, types: tuple[type, ...], key: str, where: str) -> None:
-    if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
-        expected = " or ".join("null" if kind is _MAYBE else kind.__name__ for kind in types)
-        raise UserError(f"{where}: field '{key}' is {type(value).__name__}, expected {expected}; run the job again")
+def _check(
+    value: Any,
+    types: tuple[type, ...],
+    key: str,
+    where: str,
+    choices: Sequence[str] | None = None,
+    length: int | None = None,
+) -> None:
+    """Refuse a value of another type, that is not among ``choices``, or of another length; quick, as there are many."""
+    wrong = not isinstance(value, types) or (isinstance(value, bool) and bool not in types)
+    if wrong or (choices and value not in choices) or (length is not None and len(value) != length):
+        shown = type(value).__name__ if wrong else repr(value)[:60]
+        expected = choices or ["null" if kind is _MAYBE else kind.__name__ for kind in types]
+        count = f" of {length}" * (length is not None)
+        raise UserError(
+            f"{where}: field '{key}' is {shown}, expected {' or '.join(expected)}{count}; run the job again"
+        )
 
 
 def check_sample(sample: Any, key: str, where: str) -> None:
@@ -492,27 +486,22 @@ def read_metric(entry: Any, key: str, where: str) -> dict[str, Any]:
         value = float(note)
     _check(value, _NUMBER, f"{key}.value", where)
     for name, types in {"unit": _TEXT, "direction": _TEXT, "n": _COUNT, "version": _COUNT}.items():
-        _check(entry.get(name), types, f"{key}.{name}", where)
-    if entry["direction"] not in DIRECTIONS:
-        raise UserError(f"{where}: field '{key}.direction' is {entry['direction']!r}, expected {', '.join(DIRECTIONS)}")
-    interval = entry.get("ci95")
-    if interval is not None:
-        _check(interval, (list,), f"{key}.ci95", where)
-        if len(interval) != 2:
-            raise UserError(f"{where}: field '{key}.ci95' has {len(interval)} numbers, expected 2")
-        for bound in interval:
-            _check(bound, _NUMBER, f"{key}.ci95", where)
+        _check(entry.get(name), types, f"{key}.{name}", where, DIRECTIONS if name == "direction" else None)
     kept = {name: entry[name] for name in ("unit", "direction", "n", "version")}
-    folds = entry.get("folds")
+    interval, folds = entry.get("ci95"), entry.get("folds")
+    if interval is not None:
+        _check_numbers(interval, f"{key}.ci95", where, length=2)
     if folds is not None:
-        _check(folds, (list,), f"{key}.folds", where)
-        for number in folds:
-            _check(number, _NUMBER, f"{key}.folds", where)
+        _check_numbers(folds, f"{key}.folds", where)
         kept["folds"] = folds
-    try:
+    with reading(where, f"a run record, field '{key}.value'", _REMEDY, OverflowError):
         return {"value": float(value), **kept, "ci95": interval}
-    except OverflowError:
-        raise UserError(f"{where}: field '{key}.value' is too large for a number; run the job again") from None
+
+
+def _check_numbers(value: Any, key: str, where: str, length: int | None = None) -> None:
+    _check(value, (list,), key, where, length=length)
+    for number in value:
+        _check(number, _NUMBER, key, where)
 
 
 def read_points(points: Any, name: str, where: str) -> list[list[float]]:
@@ -520,9 +509,7 @@ def read_points(points: Any, name: str, where: str) -> list[list[float]]:
     key = f"history.{name}"
     _check(points, (list,), key, where)
     for point in points:
-        _check(point, (list,), key, where)
-        if len(point) != 2:
-            raise UserError(f"{where}: field '{key}' holds {point!r}, expected [epoch, value]")
+        _check(point, (list,), key, where, length=2)
         _check(point[0], _NUMBER, key, where)
         _check(point[1], (int, float, _MAYBE), key, where)
     return [[epoch, math.nan if value is None else value] for epoch, value in points]
@@ -556,12 +543,9 @@ def collect(records: list[RunRecord], root: Path, *, replace: bool = False) -> l
     archives: dict[Path, list[RunRecord]] = {}
     # all of them before the first is copied
     for record in latest.values():
-        if record.git.get("dirty") is None:
-            raise UserError(f"{record.source}: of which commit is not known: run it in a git checkout of lit_ctg")
-        if record.git["dirty"]:
-            raise UserError(
-                f"{record.source}: made with uncommitted changes, so nobody could repeat it: commit, run again"
-            )
+        if record.git.get("dirty") is not False:
+            why = "made with uncommitted changes" if record.git.get("dirty") else "its commit is not known"
+            raise UserError(f"{record.source}: {why}, so nobody could repeat it: commit, and run in a git checkout")
         check_plain(record)
         name = f"{family(record.paper, record.name)}_{record.regime}_{record.size}.tar.xz"
         archives.setdefault(root / record.paper / RECORDS / name, []).append(record)

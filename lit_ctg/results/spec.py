@@ -75,31 +75,52 @@ from __future__ import annotations
 import csv
 import itertools
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from annotated_types import MinLen
 
 from lit_ctg.errors import UserError, did_you_mean
-from lit_ctg.files import read_yaml
+from lit_ctg.files import read_yaml, reading
+from lit_ctg.limits import Choice, Count, NonNegative, Whole, check_arguments, check_mapping, check_value, hints_of
 from lit_ctg.results.record import REGIMES, SIZES
-from lit_ctg.results.verdict import CLAIMS, NOT_COMPARABLE, Margin
+from lit_ctg.results.verdict import NOT_COMPARABLE, Margin
 
-COMBINATIONS = ("difference", "ratio", "percent_change", "sum", "mean", "interaction")
 DIFFERENCES = ("difference", "percent_change", "interaction")  # combinations for which 0 means no effect
 MANIFEST, NUMBERS, TABLES, CLAIMS_TABLE = "paper.yaml", "numbers.csv", "tables", "table_claims"
-_MANIFEST_KEYS = ("title", "data", "unread", "about", "headline", "runs", "sweep")
-_HEADLINE_KEYS = ("summary", "rows")
-_PICTURES = (("table", "panel"), ("curves", "metric", "regime", "title"))
-_HEADLINE_ROW_KEYS = ("table", "section", "label", "says")
-_TABLE_KEYS = ("title", "table", "caption", "digits", "plot", "names", "checks", "defaults", "rows")
-_CHECK_KEYS = ("says", "metric", "experiment", "at_most", "at_least", "below", "above", "times")
 _LIMITS = ("at_most", "at_least", "below", "above")
-_INTERVALS = ("seeds", "wilson", "folds", "range", "none")
 _QUANTITIES = ("floor", "ceiling", "expectation")
 _BOUNDS = (*_QUANTITIES, "limits")
 # what else `other` may begin with: the row is comparable, as far as it says
 _PARTLY = ("sign only", "any size")
+
+# the keys of each mapping in a file, with their types
+_Choices = dict[str, list[Any] | dict[str, Any]]
+_MANIFEST = {
+    "title": str, "data": list[str] | None, "unread": dict[str, str] | None, "about": dict[str, str] | None,
+    "headline": dict[str, Any] | None, "runs": dict[str, list[Any]] | None, "sweep": dict[str, Any] | None,
+}  # fmt: skip
+_HEADLINE = {"summary": Annotated[list[str], MinLen(1)], "rows": list[dict[str, str]], "picture": dict[str, Any] | None}
+_HEADLINE_ROW = dict.fromkeys(("table", "section", "label", "says"), str)
+_PICTURE = {"table": str, "panel": str}
+_CURVES = {"curves": dict[str, str], "metric": str, "regime": str, "title": str}
+_TABLE = {
+    "title": str, "table": str | int, "caption": str, "digits": Whole, "plot": Any, "names": Any,
+    "checks": dict[str, Any] | None, "defaults": dict[str, Any] | None,
+    "rows": Annotated[list[dict[str, Any]], MinLen(1)],
+}  # fmt: skip
+_CHECK = {"says": str, "metric": Any, "experiment": str, "times": Any, **dict.fromkeys(_LIMITS, Any)}
+_TERM = {"experiment": str, "metric": Any}
+# those inside a row, each with the keys that it needs
+_INSIDE: dict[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
+    "bounds": (dict.fromkeys(_BOUNDS, Any), ()),
+    "goal": (dict.fromkeys(_LIMITS[:2], float), ()),
+    "margin": ({"relative": Any, "absolute": Any, "why": Annotated[str, MinLen(1)]}, ("why",)),
+    "samples": ({"where": dict[str, Any], "show": Count, "expect": str}, ()),
+    "too_small": ({"below": NonNegative, "why": str}, ("below",)),
+}
 
 
 @dataclass(frozen=True)
@@ -182,9 +203,9 @@ class RowSpec:
     label: str
     experiment: str = "main"
     metric: dict[str, str | None] = field(default_factory=dict)
-    epoch: int | None = None
+    epoch: Whole | None = None
     printed: Any = None
-    combine: str | None = None
+    combine: Literal["difference", "ratio", "percent_change", "sum", "mean", "interaction"] | None = None
     terms: tuple[tuple[str, dict[str, str | None]], ...] = ()
     over: tuple[tuple[tuple[str, dict[str, str | None]], ...], ...] = ()
     alike: tuple[str, ...] = ()  # for each of ``over`` the cell that it belongs to
@@ -200,21 +221,21 @@ class RowSpec:
     floor: dict[str, Quantity | None] = field(default_factory=dict)
     ceiling: dict[str, Quantity | None] = field(default_factory=dict)
     expectation: dict[str, Quantity | None] = field(default_factory=dict)
-    claim: str | None = None
+    claim: Literal["less", "greater", "equal", "not_less", "not_greater", "never_less"] | None = None
     effect: float | None = None
     repeats: str = ""
     not_run: str = ""
     goal: dict[str, float] | None = None
-    interval: str = "seeds"
+    interval: Literal["seeds", "wilson", "folds", "range", "none"] = "seeds"
     limits: list[float] | None = None
-    regimes: tuple[str, ...] = REGIMES
+    regimes: tuple[Literal["as_published", "corrected"], ...] = REGIMES
     seeds: dict[str, list[int] | None] = field(default_factory=dict)
     section: str = ""
     series: str = ""
     x: Any = None
     y: Any = None
     unit: str = ""
-    digits: int = 3
+    digits: Whole = 3
     samples: dict[str, Any] | None = None
 
 
@@ -273,32 +294,18 @@ def load_manifest(root: Path, paper: str) -> Manifest:
         UserError: it is missing or damaged.
     """
     path = root / paper / MANIFEST
-    data = _read_mapping(path)
-    _known(data, _MANIFEST_KEYS, str(path))
-    if not isinstance(data.get("title"), str):
-        raise UserError(f"{path}: 'title' is missing")
+    data = check_mapping(str(path), read_yaml(path, aliases=True), _MANIFEST, ("title",))
+    runs = check_mapping(f"{path}, runs", data.get("runs") or {}, dict.fromkeys(SIZES, list[Any]))
     kinds = data.get("data")
-    if kinds is not None and not (isinstance(kinds, list) and all(isinstance(kind, str) for kind in kinds)):
-        raise UserError(f"{path}: 'data' must list folders")
-    unread = data.get("unread") or {}
-    if not isinstance(unread, dict) or not all(isinstance(part, str) for part in unread.values()):
-        raise UserError(f"{path}: 'unread' must be a mapping from experiments to parts of the configuration")
-    runs = data.get("runs") or {}
-    if not isinstance(runs, dict) or not set(runs) <= set(SIZES):
-        raise UserError(f"{path}: 'runs' must be a mapping with keys among {', '.join(SIZES)}")
-    sweep = data.get("sweep")
-    if sweep is not None and not isinstance(sweep, dict):
-        raise UserError(f"{path}: 'sweep' must be a mapping")
     about = None if data.get("about") is None else _about(data["about"], f"{path}, about")
-    headline = None if data.get("headline") is None else _headline(data["headline"], str(path))
+    headline = None if data.get("headline") is None else _headline(data["headline"], f"{path}, headline")
+    unread, sweep = data.get("unread") or {}, data.get("sweep")
     return Manifest(paper, data["title"], None if kinds is None else tuple(kinds), about, headline, runs, sweep, unread)
 
 
 def _about(data: Any, where: str) -> About:
-    keys = [one.name for one in fields(About)]
-    _whole({"code": "", **data} if isinstance(data, dict) else data, keys, where)
-    if wrong := [key for key, words in data.items() if not isinstance(words, str)]:
-        raise UserError(f"{where}: '{wrong[0]}' must be text")
+    hints = hints_of(About)
+    check_mapping(where, data, hints, [key for key in hints if key != "code"])
     for key in ("link", "code"):
         if data.get(key) and not re.fullmatch(r"https://[\w./:%-]+", data[key]):
             raise UserError(f"{where}: '{key}' must be an https:// address")
@@ -306,28 +313,13 @@ def _about(data: Any, where: str) -> About:
 
 
 def _headline(data: Any, where: str) -> Headline:
-    picture = data.get("picture") if isinstance(data, dict) else None
-    if picture is not None:
-        _whole(picture, _PICTURES["curves" in picture], f"{where}, headline picture")
-        data = {key: value for key, value in data.items() if key != "picture"}
-    _whole(data, _HEADLINE_KEYS, f"{where}, headline")
-    summary = data["summary"]
-    if not (isinstance(summary, list) and summary and all(isinstance(point, str) for point in summary)):
-        raise UserError(f"{where}, headline: summary must be a list of sentences")
-    if not isinstance(data["rows"], list):
-        raise UserError(f"{where}, headline: rows must be a list")
+    check_mapping(where, data, _HEADLINE, ("summary", "rows"))
     for row in data["rows"]:
-        _whole(row, _HEADLINE_ROW_KEYS, f"{where}, headline rows")
-    return Headline(tuple(" ".join(point.split()) for point in summary), tuple(data["rows"]), picture)
-
-
-def _whole(data: Any, keys: Sequence[str], where: str) -> None:
-    """Check that a mapping has exactly these keys."""
-    if not isinstance(data, dict):
-        raise UserError(f"{where}: expected a mapping with {', '.join(keys)}")
-    _known(data, tuple(keys), where)
-    if missing := [key for key in keys if key not in data]:
-        raise UserError(f"{where}: '{missing[0]}' is missing")
+        check_mapping(f"{where} rows", row, _HEADLINE_ROW, _HEADLINE_ROW)
+    if (picture := data.get("picture")) is not None:
+        kind: Mapping[str, Any] = _CURVES if "curves" in picture else _PICTURE
+        check_mapping(f"{where} picture", picture, kind, kind)
+    return Headline(tuple(" ".join(point.split()) for point in data["summary"]), tuple(data["rows"]), picture)
 
 
 def read_printed(path: Path) -> dict[tuple[str, str, str], Printed]:
@@ -339,20 +331,15 @@ def read_printed(path: Path) -> dict[tuple[str, str, str], Printed]:
         UserError: it cannot be read, a column is missing, a value is not a number, or a number occurs twice.
     """
     numbers: dict[tuple[str, str, str], Printed] = {}
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read ({' '.join(str(error).split())})") from None
-    for line in csv.DictReader(text.splitlines()):
-        try:
+    with reading(path, "printed numbers", "correct the file"):
+        lines = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+    for count, line in enumerate(lines, start=2):
+        with reading(f"{path}, line {count}", "a printed number", "correct it", KeyError, TypeError):
             key = (line["table"], line["row"], line["column"])
+            if key in numbers:
+                raise ValueError(f"table {key[0]}, row {key[1]}, column {key[2]} appears twice")
             value = float(line["value"]) if line["value"] else None
-            numbers_unit = line["unit"]
-        except (KeyError, TypeError, ValueError) as error:
-            raise UserError(f"{path}: damaged line {line} ({error})") from None
-        if key in numbers:
-            raise UserError(f"{path}: table {key[0]}, row {key[1]}, column {key[2]} appears twice")
-        numbers[key] = Printed(value, line["value"] or "not reported", numbers_unit)
+            numbers[key] = Printed(value, line["value"] or "not reported", line["unit"])
     return numbers
 
 
@@ -378,22 +365,16 @@ def load_spec(path: Path, paper: str) -> TableSpec:
     Raises:
         UserError: not YAML, an unknown key, or a row that does not say what it measures.
     """
-    data = _read_mapping(path)
-    _known(data, _TABLE_KEYS, str(path))
+    data = check_mapping(str(path), read_yaml(path, aliases=True), _TABLE, ("title", "rows"))
     defaults = {"digits": data.get("digits", 3), **(data.get("defaults") or {})}
     checks = {name: _check(name, raw, str(path)) for name, raw in (data.get("checks") or {}).items()}
     rows = []
-    for number, raw in enumerate(data.get("rows") or [], start=1):
+    for number, raw in enumerate(data["rows"], start=1):
         where = f"{path}, row {number}"
-        if not isinstance(raw, dict):
-            raise UserError(f"{where}: expected a mapping")
         rows += [_row(filled, where) for filled in _expand({**defaults, **raw}, where)]
-    if not rows or "title" not in data:
-        raise UserError(f"{path}: title or rows are missing")
+    names = list[Annotated[str, Choice(tuple(checks))]]
     for row in rows:
-        for name in (*row.checks, *row.some):
-            if name not in checks:
-                raise UserError(f"{path} ({row.label}): no check '{name}'{did_you_mean(name, checks)}")
+        check_value(f"{path} ({row.label}), checks", [*row.checks, *row.some], names)
     check_plot(data.get("plot"), rows, str(path))
     return TableSpec(
         paper,
@@ -407,33 +388,30 @@ def load_spec(path: Path, paper: str) -> TableSpec:
     )
 
 
-def _read_mapping(path: Path) -> dict[str, Any]:
-    data = read_yaml(path, aliases=True)
-    if not isinstance(data, dict):
-        raise UserError(f"{path}: expected a mapping")
-    return data
-
-
 def _check(name: str, raw: Any, path: str) -> Check:
     where = f"{path}, check {name}"
-    if not isinstance(raw, dict):
-        raise UserError(f"{where}: expected a mapping")
-    _known(raw, _CHECK_KEYS, where)
+    check_mapping(where, raw, _CHECK, ("says", "metric"))
     limits = [key for key in _LIMITS if key in raw]
-    if len(limits) != 1 or "says" not in raw or "metric" not in raw:
-        raise UserError(f"{where}: needs says, metric and one of {', '.join(_LIMITS)}")
-    against = {regime: _quantity(value) for regime, value in _by_regime(raw[limits[0]]).items()}
-    own = raw.get("experiment")
-    return Check(name, raw["says"], _by_regime(raw["metric"]), limits[0], against, own, float(raw.get("times", 1.0)))
+    if len(limits) != 1:
+        raise UserError(f"{where}: give one of {', '.join(_LIMITS)}")
+    against = {regime: _quantity(value, where) for regime, value in _by_regime(raw[limits[0]]).items()}
+    times = _converted(float, raw.get("times", 1.0), f"{where}: times")
+    return Check(name, raw["says"], _by_regime(raw["metric"]), limits[0], against, raw.get("experiment"), times)
+
+
+def _converted(kind: Callable[[Any], Any], value: Any, key: str) -> Any:
+    """Return a number that may be written as a word, as placeholders give it."""
+    try:
+        return kind(value)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{key}={value}: give a number") from error
 
 
 def _expand(raw: dict[str, Any], where: str) -> list[dict[str, Any]]:
     """Return one mapping for every combination of the row's ``for`` values."""
-    choices = []
-    for name, values in raw.pop("for", {}).items():
-        if not isinstance(values, (list, dict)):
-            raise UserError(f"{where}: for.{name} must be a list or a mapping")
-        choices.append([_placeholders(name, value, values) for value in values])
+    given = raw.pop("for", {})
+    check_value(f"{where}, for", given, _Choices)
+    choices = [[_placeholders(name, value, values) for value in values] for name, values in given.items()]
     return [_fill(raw, {k: v for words in picked for k, v in words.items()}) for picked in itertools.product(*choices)]
 
 
@@ -457,66 +435,56 @@ def _fill(node: Any, words: Mapping[str, str]) -> Any:
 
 
 def _row(raw: dict[str, Any], where: str) -> RowSpec:
-    _known(raw, ROW_KEYS, where)
-    if "label" not in raw:
-        raise UserError(f"{where}: label is missing")
-    raw = _unfolded(raw, where)
-    values = dict(raw)
-    values["metric"] = _by_regime(raw.get("metric"))
-    own = str(raw.get("experiment", "main"))
+    check_mapping(where, raw, dict.fromkeys(ROW_KEYS, Any), ("label",))
+    where = f"{where} ({raw['label']})"
+    for key, (hints, needed) in _INSIDE.items():
+        if raw.get(key) is not None:
+            check_mapping(f"{where}, {key}", raw[key], hints, needed)
+    values = raw = _unfolded(raw, where)
+    metric, own = raw.get("metric"), str(raw.get("experiment", "main"))
 
-    def terms_of(terms: list[dict[str, Any]]) -> tuple[tuple[str, dict[str, str | None]], ...]:
-        metric = raw.get("metric")
-        return tuple((str(t.get("experiment", own)), _by_regime(t.get("metric", metric))) for t in terms)
+    def terms_of(terms: list[Any]) -> tuple[tuple[str, dict[str, str | None]], ...]:
+        given = [check_mapping(f"{where}, terms", term, _TERM) for term in terms]
+        return tuple((term.get("experiment", own), _by_regime(term.get("metric", metric))) for term in given)
 
-    values["terms"] = terms_of(raw.get("terms", [{}]))
-    if raw.get("over"):
-        if not isinstance(raw["over"], dict):
-            raise UserError(f"{where}: over gives each name its values, as in {{size: [128, 512]}}")
-        alike = _alike(raw, where)
-        own_cell = " ".join(f"{{{name}}}" for name in raw["over"] if name not in alike)
-        cells = _expand({"for": dict(raw["over"]), "terms": raw.get("terms", [{}]), "cell": own_cell}, where)
+    terms, over = raw.get("terms", [{}]), raw.get("over")
+    values = {**raw, "metric": _by_regime(metric), "terms": terms_of(terms)}
+    if over:
+        check_value(f"{where}, over", over, _Choices)
+        alike = raw.get("alike") or []
+        check_value(f"{where}, alike", alike, list[Annotated[str, Choice(tuple(over))]])
+        own_cell = " ".join(f"{{{name}}}" for name in over if name not in alike)
+        cells = _expand({"for": dict(over), "terms": terms, "cell": own_cell}, where)
         values["alike"] = tuple(cell["cell"] for cell in cells) if alike else ()
         values["over"] = tuple(terms_of(cell["terms"]) for cell in cells)
         values["terms"] = tuple(term for cell in values["over"] for term in cell)
     for key in _QUANTITIES:
-        values[key] = {regime: _quantity(value) for regime, value in _by_regime(raw.get(key)).items()}
-    if raw.get("margin") is not None:
-        _known(raw["margin"], ("relative", "absolute", "why"), f"{where}, margin")
-        try:  # a placeholder gives a word
-            parts: dict[str, Any] = {key: part if key == "why" else float(part) for key, part in raw["margin"].items()}
-        except (TypeError, ValueError) as error:
-            raise UserError(f"{where} ({raw['label']}): a margin is a number: {error}") from error
+        quantities = _by_regime(raw.get(key)).items()
+        values[key] = {regime: _quantity(value, f"{where}, {key}") for regime, value in quantities}
+    if (margin := raw.get("margin")) is not None:
+        kinds = {key: str if key == "why" else float for key in margin}
+        parts = {key: _converted(kinds[key], part, f"{where}: margin.{key}") for key, part in margin.items()}
+        check_arguments(Margin, parts, f"{where}: margin")
         values["margin"] = Margin(**parts)
-        if not str(values["margin"].why).strip():
-            raise UserError(f"{where} ({raw['label']}): a margin needs its reason, margin: {{..., why: ...}}")
     for key in ("seeds", "untrained"):
         values[key] = _by_regime(raw.get(key))
-    values["epoch"] = None if raw.get("epoch") is None else int(raw["epoch"])
+    values["epoch"] = None if raw.get("epoch") is None else _converted(int, raw["epoch"], f"{where}: epoch")
     values["regimes"] = tuple(raw.get("regimes", REGIMES))
     values["checks"], values["some"] = tuple(raw.get("checks") or ()), tuple(raw.get("some") or ())
+    check_arguments(RowSpec, values, f"{where}: row")
     row = RowSpec(**values)
-    _check_row(row, where)
+    for fault in _row_faults(row):
+        raise UserError(f"{where}: {fault}")
     return row
 
 
 def _unfolded(raw: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Return a row with a field of its own for everything that is written under one key."""
-    row = {key: value for key, value in raw.items() if key != "bounds"}
-    bounds = raw.get("bounds") or {}
-    if not isinstance(bounds, dict):
-        raise UserError(f"{where}: bounds is a mapping with some of {', '.join(_BOUNDS)}")
-    _known(bounds, _BOUNDS, f"{where}, bounds")
-    row |= bounds
-    for key, field_name, number in (("interval", "trials", int), ("claim", "effect", float)):
-        if isinstance(pair := raw.get(key), dict):
-            if len(pair) != 1:
-                raise UserError(f"{where}: {key} is a word, or one word and its number as in {{word: 10}}")
+    row = {key: value for key, value in raw.items() if key != "bounds"} | (raw.get("bounds") or {})
+    for key, field_name, kind in (("interval", "trials", int), ("claim", "effect", float)):
+        if isinstance(pair := raw.get(key), dict) and len(pair) == 1:
             ((row[key], given),) = pair.items()
-            try:
-                row[field_name] = number(given)
-            except (TypeError, ValueError) as error:
-                raise UserError(f"{where}: {key} has a number beside its word: {error}") from error
+            row[field_name] = _converted(kind, given, f"{where}: {key}.{row[key]}")
     if isinstance(regimes := raw.get("regimes"), dict):
         row["regimes"], row["seeds"] = list(regimes), {regime: regimes.get(regime) for regime in REGIMES}
     row["other"] = _by_regime(raw.get("other"))
@@ -532,63 +500,41 @@ def _unfolded(raw: Mapping[str, Any], where: str) -> dict[str, Any]:
     return row
 
 
-def _alike(raw: dict[str, Any], where: str) -> list[str]:
-    names = raw.get("alike") or []
-    for name in names:
-        if name not in raw["over"]:
-            raise UserError(f"{where}: alike names {name}, which is not in over{did_you_mean(name, list(raw['over']))}")
-    if names and len(names) == len(raw["over"]):
-        raise UserError(f"{where}: alike names all of over, so there would be a single cell")
-    return list(names)
-
-
-def _check_row(row: RowSpec, where: str) -> None:
+def _row_faults(row: RowSpec) -> Iterator[str]:
+    """Yield what contradicts itself in a row, or is missing."""
     if row.alike and not row.over:
-        raise UserError(f"{where}: alike is for a row with over")
-    if row.combine is not None and row.combine not in COMBINATIONS:
-        raise UserError(f"{where}: combine is '{row.combine}'{did_you_mean(row.combine, COMBINATIONS)}")
+        yield "alike is for a row with over"
+    if row.alike and not any(row.alike):
+        yield "alike names all of over, so there would be a single cell"
     if (row.combine is None) != (len(row.terms) == 1):
-        raise UserError(f"{where}: combine and terms (two or more) belong together")
-    terms = row.over[0] if row.over else row.terms
-    if row.combine == "interaction" and len(terms) != 4:
-        raise UserError(f"{where}: combine: interaction is of four terms, (first - second) - (third - fourth)")
+        yield "combine and terms (two or more) belong together"
+    if row.combine == "interaction" and len(row.over[0] if row.over else row.terms) != 4:
+        yield "combine: interaction is of four terms, (first - second) - (third - fourth)"
     if row.over and (row.combine is None or row.printed is not None or row.samples is not None):
-        raise UserError(f"{where}: over is for combined terms without a printed number")
-    if row.claim is not None and row.claim not in CLAIMS:
-        raise UserError(f"{where}: claim is '{row.claim}', expected one of {', '.join(CLAIMS)}")
+        yield "over is for combined terms without a printed number"
     if row.claim == "never_less" and not (row.over and row.combine == "difference"):
-        raise UserError(f"{where}: claim never_less is for differences over cells, of whose pairs it speaks")
+        yield "claim: never_less is for differences over cells"
     # without an interval a margin says how close to 0 is too close to call, see verdict.judge_claim
-    margin_counts = row.claim not in ("less", "greater", "never_less") or (
-        row.interval == "none" and row.margin is not None
-    )
-    if row.claim is not None and margin_counts and (row.margin is None or row.margin.absolute is None):
-        raise UserError(f"{where} ({row.label}): claim {row.claim} needs margin: {{absolute: ...}}, stated in advance")
-    if row.interval not in _INTERVALS or (row.interval == "wilson" and row.combine):
-        raise UserError(f"{where}: interval is seeds, folds, range, none, or wilson for a single rate")
+    sided = row.claim in (None, "less", "greater", "never_less") and (row.interval != "none" or row.margin is None)
+    if row.claim is not None and not sided and (row.margin is None or row.margin.absolute is None):
+        yield f"claim: {row.claim} needs margin: {{absolute: ..., why: ...}}, stated in advance"
+    if row.margin is not None and (row.margin.relative is None) == (row.margin.absolute is None):
+        yield "margin is relative or absolute: give one of the two"
+    if row.interval == "wilson" and row.combine:
+        yield "interval: wilson is for a single rate"
     if row.interval == "range" and (row.combine or row.claim is not None):
-        raise UserError(
-            f"{where} ({row.label}): interval: range is for a single metric without a claim: where one more run lies"
-        )
+        yield "interval: range is for a single metric without a claim"
     if row.interval == "wilson" and row.printed is not None and row.claim is None and row.trials is None:
-        raise UserError(
-            f"{where} ({row.label}): beside a printed number wilson needs the trials of the paper, {{wilson: 200}}"
-        )
-    if row.limits is not None and not (isinstance(row.limits, list) and len(row.limits) == 2):
-        raise UserError(f"{where}: limits are two numbers")
-    if not set(row.regimes) <= set(REGIMES):
-        raise UserError(f"{where}: regimes are {', '.join(REGIMES)}")
-    for words in row.other.values():
-        if words is not None and words.partition(":")[0] not in NOT_COMPARABLE:
-            known = ", ".join((*NOT_COMPARABLE, *_PARTLY))
-            raise UserError(f"{where}: other begins with one of {known}, then ':' and why")
-    if row.too_small is not None and "below" not in row.too_small:
-        raise UserError(f"{where}: too_small needs 'below'")
+        yield "beside a printed number interval: wilson needs the trials of the paper, {wilson: 200}"
+    if row.limits is not None and len(row.limits) != 2:
+        yield "bounds.limits are two numbers"
+    if any(words is not None and words.partition(":")[0] not in NOT_COMPARABLE for words in row.other.values()):
+        yield f"other begins with one of {', '.join((*NOT_COMPARABLE, *_PARTLY))}, then ':' and why"
     measured = row.samples is None and not row.not_run
     if measured and any(metric[regime] is None for _, metric in row.terms for regime in row.regimes):
-        raise UserError(f"{where} ({row.label}): metric is missing")
+        yield "'metric' is missing"
     if measured and row.printed is not None and row.margin is None and row.claim is None:
-        raise UserError(f"{where} ({row.label}): a printed number needs a stated margin")
+        yield "a printed number needs a stated margin"
 
 
 def _by_regime(value: Any) -> dict[str, Any]:
@@ -598,28 +544,23 @@ def _by_regime(value: Any) -> dict[str, Any]:
     return dict.fromkeys(REGIMES, value)
 
 
-def _quantity(value: Any) -> Quantity | None:
-    if value is None or isinstance(value, Quantity):
-        return value
-    return Quantity(**value) if isinstance(value, dict) else Quantity(number=float(value))
-
-
-def _known(data: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
-    for key in data:
-        if key not in known:
-            raise UserError(f"{where}: unknown key '{key}'{did_you_mean(str(key), known)}")
+def _quantity(value: Any, where: str) -> Quantity | None:
+    if isinstance(value, dict):
+        return Quantity(**check_mapping(where, value, hints_of(Quantity)))
+    return None if value is None else Quantity(_converted(float, value, where))
 
 
 # --- plots ----------------------------------------------------------------------------------------------------------
 
-PLOT_KEYS = {
-    "line": ("x", "y", "log", "xscale", "pairs"),
-    "bars": ("x", "y", "log", "low", "high", "base", "sections"),
-    "matrix": ("x", "y"),
-    "words": (),
-    "pareto": ("pairs",),
+_Pairs = Annotated[dict[str, dict[str, str]], MinLen(1)]
+_PLOTS: dict[str, dict[str, Any]] = {
+    "line": {"x": str, "y": str, "log": bool, "xscale": Literal["linear", "steps"], "pairs": _Pairs},
+    "bars": {"x": str, "y": str, "log": bool, **dict.fromkeys(("low", "high", "base"), float), "sections": list[str]},
+    "matrix": {"x": str, "y": str},
+    "words": {},
+    "pareto": {"pairs": _Pairs},
 }
-SCALES = ("linear", "steps")
+_NEEDED = {"line": ("x",), "pareto": ("pairs",)}
 
 
 def unit_of(row: RowSpec) -> str:
@@ -651,86 +592,63 @@ def check_plot(plot: Any, rows: Sequence[RowSpec], where: str) -> None:
     if plot is None:
         return
     kind = plot.get("kind") if isinstance(plot, dict) else None
-    if kind not in PLOT_KEYS:
-        raise UserError(
-            f"{where}: plot.kind is '{kind}'{did_you_mean(str(kind), PLOT_KEYS)}; one of {', '.join(PLOT_KEYS)}"
-        )
-    for key in plot:
-        if key != "kind" and key not in PLOT_KEYS[kind]:
-            known = any(key in keys for keys in PLOT_KEYS.values())
-            told = f"plot.{key} is not used by kind '{kind}'" if known else f"unknown key 'plot.{key}'"
-            near = "" if known else did_you_mean(str(key), PLOT_KEYS[kind])
-            raise UserError(f"{where}: {told}{near}; it uses {', '.join(PLOT_KEYS[kind]) or 'none'}")
-    checks = {"line": _check_line, "bars": _check_bars, "matrix": _check_matrix, "words": _check_words}
-    checks.get(kind, _check_pairs)(plot, rows, where)
-    if kind == "line" and "pairs" in plot:
-        _check_pairs(plot, rows, where)
+    check_value(f"{where}: plot.kind", kind, Literal[tuple(_PLOTS)])  # type: ignore[valid-type]  # one of these
+    section = Annotated[str, Choice(tuple(dict.fromkeys(row.section for row in rows)))]
+    hints = _PLOTS[kind] | {"kind": str} | ({"sections": list[section]} if kind == "bars" else {})  # type: ignore[valid-type]  # as above
+    check_mapping(f"{where}: plot", plot, hints, _NEEDED.get(kind, ()))
+    for title, pair in plot.get("pairs", {}).items():
+        check_mapping(f"{where}: plot.pairs, {title}", pair, {"x": section, "y": section}, ("x", "y"))
+    for fault in (*_FAULTS[kind](plot, rows), *_pair_faults(plot, rows)):
+        raise UserError(f"{where}: plot: {fault}")
 
 
-def _check_line(plot: dict[str, Any], rows: Sequence[RowSpec], where: str) -> None:
-    if plot.get("xscale", "linear") not in SCALES:
-        raise UserError(f"{where}: plot.xscale is '{plot['xscale']}', expected one of {', '.join(SCALES)}")
-    drawn = _with_series(rows, where)
-    if "x" not in plot or any(row.x is None for row in drawn):
-        raise UserError(f"{where}: a line plot needs plot.x, what its x axis shows, and 'x' in every row with a series")
+def _line_faults(plot: dict[str, Any], rows: Sequence[RowSpec]) -> Iterator[str]:
+    yield from _undrawn(rows, ("x",))
     units: dict[str, set[str]] = {}
-    for row in drawn:
-        units.setdefault(row.series, set()).add(unit_of(row))
-    if mixed := next((series for series, found in units.items() if len(found) > 1), None):
-        raise UserError(f"{where}: series '{mixed}' has several units: {', '.join(sorted(units[mixed]))}")
-    if "y" in plot and len(found := set().union(*units.values())) > 1:
-        raise UserError(f"{where}: plot.y names panels of several units ({', '.join(sorted(found))}): leave it out")
+    for row in rows:
+        if row.series:
+            units.setdefault(row.series, set()).add(unit_of(row))
+    for series, found in units.items():
+        if len(found) > 1:
+            yield f"series '{series}' has several units: {', '.join(sorted(found))}"
+    if "y" in plot and len(set().union(*units.values())) > 1:
+        yield "y is for panels of one unit, and these have several: leave it out"
 
 
-def _check_bars(plot: dict[str, Any], rows: Sequence[RowSpec], where: str) -> None:
+def _bar_faults(plot: dict[str, Any], rows: Sequence[RowSpec]) -> Iterator[str]:
     if ("x" in plot) == ("y" in plot):
-        raise UserError(f"{where}: a bar plot needs plot.x or plot.y (one of them): what its bars measure")
-    known = list(dict.fromkeys(row.section for row in rows))
-    for section in plot.get("sections", []):
-        if section not in known:
-            raise UserError(f"{where}: plot.sections: no section '{section}'{did_you_mean(section, known)}")
+        yield "bars need x or y (one of them): what they measure"
     for section in plot.get("sections", [None]):
         units = {unit_of(row) for row in rows if section in (None, row.section) and row.samples is None}
         if len(units) > 1:
-            words = ", ".join(unit or "none" for unit in sorted(units))
-            raise UserError(f"{where}: a bar chart has one unit, not {words}: choose plot.sections")
+            yield f"a bar chart has one unit, not {', '.join(unit or 'none' for unit in sorted(units))}: give sections"
     for key in ("low", "high", "base"):
-        if isinstance(number := plot.get(key, 1), bool) or not isinstance(number, int | float):
-            raise UserError(f"{where}: plot.{key} is '{number}', expected a number")
-        if plot.get("log") and number <= 0:
-            raise UserError(f"{where}: plot.{key} is {number}, a log scale begins above 0")
+        if plot.get("log") and plot.get(key, 1) <= 0:
+            yield f"{key} is {plot[key]}, and a log scale begins above 0"
 
 
-def _check_matrix(plot: dict[str, Any], rows: Sequence[RowSpec], where: str) -> None:
-    if any(row.x is None or row.y is None for row in _with_series(rows, where)):
-        raise UserError(f"{where}: a matrix needs 'x' and 'y' in every row with a series")
+def _matrix_faults(plot: dict[str, Any], rows: Sequence[RowSpec]) -> Iterator[str]:
+    yield from _undrawn(rows, ("x", "y"))
 
 
-def _check_words(plot: dict[str, Any], rows: Sequence[RowSpec], where: str) -> None:
+def _undrawn(rows: Sequence[RowSpec], keys: Sequence[str]) -> Iterator[str]:
+    drawn = [row for row in rows if row.series]
+    if not drawn or any(getattr(row, key) is None for row in drawn for key in keys):
+        yield f"its rows are those with a 'series': give them {' and '.join(keys)}"
+
+
+def _word_faults(plot: dict[str, Any], rows: Sequence[RowSpec]) -> Iterator[str]:
     if all(row.samples is None for row in rows):
-        raise UserError(f"{where}: plot.kind 'words' needs rows of samples")
+        yield "words need rows of samples"
 
 
-def _check_pairs(plot: dict[str, Any], rows: Sequence[RowSpec], where: str) -> None:
-    pairs = plot.get("pairs")
-    if not isinstance(pairs, dict) or not pairs:
-        raise UserError(f"{where}: plot.pairs is a mapping <title>: {{x: <section>, y: <section>}}")
-    known = list(dict.fromkeys(row.section for row in rows))
-    for title, pair in pairs.items():
-        if not isinstance(pair, dict) or set(pair) != {"x", "y"}:
-            raise UserError(
-                f"{where}: plot.pairs.{title} needs x and y, the sections that are compared with each other"
-            )
-        for section in pair.values():
-            if section not in known:
-                raise UserError(f"{where}: plot.pairs.{title}: no section '{section}'{did_you_mean(section, known)}")
+def _pair_faults(plot: dict[str, Any], rows: Sequence[RowSpec]) -> Iterator[str]:
+    for title, pair in plot.get("pairs", {}).items():
         own, other = ({row.label for row in rows if row.section == pair[axis]} for axis in ("x", "y"))
         if not own & other:
-            raise UserError(f"{where}: plot.pairs.{title}: no row has the same label in both sections")
+            yield f"pairs.{title}: no row has the same label in both sections"
 
 
-def _with_series(rows: Sequence[RowSpec], where: str) -> list[RowSpec]:
-    drawn = [row for row in rows if row.series]
-    if not drawn:
-        raise UserError(f"{where}: this plot draws rows that have a 'series', and there is none")
-    return drawn
+_FAULTS: dict[str, Callable[[dict[str, Any], Sequence[RowSpec]], Iterator[str]]] = {
+    "line": _line_faults, "bars": _bar_faults, "matrix": _matrix_faults, "words": _word_faults, "pareto": _pair_faults,
+}  # fmt: skip

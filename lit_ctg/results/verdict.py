@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lit_ctg.errors import UserError
+from lit_ctg.limits import NonNegative
 from lit_ctg.statistics import (
     Interval,
     coefficient_of_variation,
@@ -43,7 +43,6 @@ NUMBER_LABELS = (REPRODUCED, NOT_REPRODUCED, *_EITHER)
 CLAIM_LABELS = (SUPPORTED, CONTRADICTED, *_EITHER)
 LABELS = tuple(dict.fromkeys((*NUMBER_LABELS, *CLAIM_LABELS)))
 
-CLAIMS = ("less", "greater", "equal", "not_less", "not_greater", "never_less")
 # Student's factor is 12.7 with two seeds, 4.3 with three
 MIN_SEEDS = 3
 TRUTH_SEEDS = 6  # of yes or no: as many as the exact sign test needs
@@ -92,32 +91,13 @@ class Verdict:
 class Margin:
     """How close is close enough, stated in advance: a share of the printed number or a distance; ``why`` in words."""
 
-    relative: float | None = None
-    absolute: float | None = None
+    relative: NonNegative | None = None
+    absolute: NonNegative | None = None
     why: str = ""
 
-    def __post_init__(self) -> None:
-        """Check that exactly one of the two is given, and that it is a distance.
-
-        Raises:
-            UserError: neither or both are given, or it is below 0.
-        """
-        if (self.relative is None) == (self.absolute is None):
-            raise UserError("margin: state either relative or absolute")
-        if not (self.relative or self.absolute or 0.0) >= 0.0:
-            raise UserError("margin: must be 0 or more")
-
-    def size(self, printed: float | None) -> float:
-        """Return the distance around a printed number.
-
-        Raises:
-            UserError: a relative margin without a printed number.
-        """
-        if self.absolute is not None:
-            return self.absolute
-        if printed is None:
-            raise UserError("margin: relative needs a printed number")
-        return abs(printed) * (self.relative or 0.0)
+    def size(self, printed: float) -> float:
+        """Return the distance around a printed number."""
+        return self.absolute if self.absolute is not None else abs(printed) * (self.relative or 0.0)
 
     def __str__(self) -> str:
         """Return e.g. ``5% of the number``."""
@@ -184,14 +164,9 @@ def judge_claim(
         meaningful: ``effect`` is the smallest that would matter, so that anything less contradicts, whatever its sign.
         margin: for the other three claims, how large a difference counts as none; for a side of 0, how close to it an
             exact number, which has no interval, is too close to call.
-
-    Raises:
-        UserError: a claim of no difference without its margin.
     """
     if interval is None or not all(map(math.isfinite, interval)):
         return Verdict(UNDECIDED, (why_none or f"fewer than {MIN_SEEDS} seeds") if interval is None else "not finite")
-    if claim not in ("less", "greater") and margin is None:
-        raise UserError(f"claim: {claim} needs a margin: what difference counts as none")
     low, high = interval
     ours = "the interval" if low < high else "our number"
     if claim in ("less", "not_greater"):

@@ -137,7 +137,7 @@ def test_damage_is_named(tmp_path: Path, damage, field: str) -> None:
 def test_half_a_file_is_an_error_not_a_record(tmp_path: Path, text: str) -> None:
     path = tmp_path / "run.json"
     path.write_text(text)
-    with pytest.raises(UserError, match=r"run\.json is not a run record"):
+    with pytest.raises(UserError, match=r"run\.json"):
         load_record(path)
 
 
@@ -193,7 +193,7 @@ def test_nor_another_size_or_regime(tmp_path: Path, changes: dict) -> None:
 
 
 def test_missing_record_says_what_to_pass(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"no run record at .*run\.json"):
+    with pytest.raises(UserError, match=r"run\.json: cannot be read"):
         load_records([tmp_path / "run.json"])
 
 
@@ -206,10 +206,10 @@ def test_samples_come_from_beside_the_record(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="line 2"):
         load_record(tmp_path / "run.json")
     (tmp_path / "samples.jsonl").write_text("[" * 10_000)
-    with pytest.raises(UserError, match=r"samples\.jsonl, line 1: not JSON"):
+    with pytest.raises(UserError, match=r"samples\.jsonl, line 1"):
         load_record(tmp_path / "run.json")
     (tmp_path / "samples.jsonl").write_bytes(b"\xff")
-    with pytest.raises(UserError, match=r"samples\.jsonl cannot be read"):
+    with pytest.raises(UserError, match=r"samples\.jsonl: cannot be read"):
         load_record(tmp_path / "run.json")
 
 
@@ -371,7 +371,7 @@ def test_a_record_that_goes_away_while_its_folder_is_read_is_left_out(
     # as a run that starts puts it aside between the search and the reading
     monkeypatch.setattr(module, "check_regular", lambda path: path.unlink() if path.parent.name == "1" else None)
     assert [record.seed for record in load_records([tmp_path])] == [2]
-    with pytest.raises(UserError, match="no run record at"):
+    with pytest.raises(UserError, match="cannot be read"):
         load_records([tmp_path / "1" / "run.json"])
 
 
@@ -486,5 +486,5 @@ def test_a_damaged_archive_ends_in_one_line(keep: int, make_record, tmp_path: Pa
     archive = place.parent.parent
     archive.write_bytes(archive.read_bytes()[:keep])
     for found in (lambda: load_records([tmp_path]), lambda: collect([make_record("main", "corrected", 8)], tmp_path)):
-        with pytest.raises(UserError, match=r"main_corrected_paper\.tar\.xz is not an archive of run records"):
+        with pytest.raises(UserError, match=r"main_corrected_paper\.tar\.xz: cannot be read"):
             found()

@@ -175,7 +175,7 @@ def test_a_failing_report_keeps_the_old_page(write_records, tmp_path: Path, monk
     out.write_text("old")
     (tmp_path / "outputs" / "x").mkdir(parents=True)
     (tmp_path / "outputs" / "x" / "run.json").write_text("{")
-    with pytest.raises(UserError, match=r"run\.json is not a run record"):
+    with pytest.raises(UserError, match=r"run\.json"):
         write_report(out, PAPER, records=[tmp_path / "outputs"])
     assert out.read_text() == "old"
 

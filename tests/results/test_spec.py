@@ -59,60 +59,88 @@ def test_defaults_and_terms_are_inherited(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "message"),
+    ("row", "named"),
     [
-        ("  - {label: A, metrik: m}", "unknown key 'metrik'; did you mean 'metric'"),
-        ("  - {label: A}", "metric is missing"),
-        ("  - {metric: m}", "label is missing"),
-        ("  - {label: A, metric: m, printed: {row: a, column: b}}", "stated margin"),
-        ("  - {label: A, metric: m, combine: diference, terms: [{}, {}]}", "did you mean 'difference'"),
-        ("  - {label: A, metric: m, combine: ratio}", "belong together"),
-        ("  - {label: A, metric: m, claim: lower}", "expected one of less, greater"),
+        ("label: A, metrik: m", "'metrik'; did you mean 'metric'"),
+        ("label: A", "metric"),
+        ("metric: m", "label"),
+        ("label: A, metric: 3", "metric"),
+        ("label: A, metric: {corrected: m}", "metric"),
+        ("label: A, metric: m, printed: {row: a, column: b}", "margin"),
+        ("label: A, metric: m, combine: diference, terms: [{}, {}]", "combine.*did you mean 'difference'"),
+        ("label: A, metric: m, combine: ratio", "combine"),
+        ("label: A, metric: m, combine: ratio, terms: [{}, {metrik: m}]", "terms.*metrik"),
+        ("label: A, metric: m, combine: interaction, terms: [{}, {}, {}]", "interaction"),
+        ("label: A, metric: m, terms: [{}, {}]", "combine"),
+        ("label: A, metric: m, claim: lower", "claim"),
+        ("label: A, metric: m, claim: {less: 1, greater: 1}", "claim"),
+        ("label: A, metric: m, claim: {less: much}", "claim.less"),
+        ("label: A, metric: m, claim: less, interval: none, margin: {relative: 0.1, why: x}", "margin"),
+        ("label: A, metric: m, claim: equal", "margin"),
+        ("label: A, metric: m, claim: not_less, margin: {relative: 0.1, why: x}", "margin"),
+        ("label: A, metric: m, claim: never_less", "never_less"),
+        ("label: A, metric: m, interval: t", "interval"),
+        ("label: A, metric: m, interval: wilson, combine: sum, terms: [{}, {}]", "wilson"),
+        ("label: A, metric: m, interval: {wilson: many}", "interval.wilson"),
+        ("label: A, metric: m, interval: range, combine: sum, terms: [{}, {}]", "range"),
+        ("label: A, metric: m, interval: range, claim: less", "range"),
         (
-            "  - {label: A, metric: m, claim: less, interval: none, margin: {relative: 0.1, why: x}}",
-            "claim less needs margin: {absolute",
+            "label: A, metric: m, interval: wilson, printed: {row: a, column: b}, margin: {absolute: 1, why: w}",
+            "trials",
         ),
-        ("  - {label: A, metric: m, interval: t}", "interval is seeds"),
-        ("  - {label: A, metric: m, interval: wilson, combine: sum, terms: [{}, {}]}", "wilson for a single rate"),
-        ("  - {label: A, metric: m, interval: range, combine: sum, terms: [{}, {}]}", "range is for a single metric"),
-        ("  - {label: A, metric: m, interval: range, claim: less}", "range is for a single metric"),
-        (
-            "  - {label: A, metric: m, interval: wilson, printed: {row: a, column: b}, margin: {absolute: 1, why: w}}",
-            "beside a printed number wilson needs the trials",
-        ),
-        ("  - {label: A, metric: m, combine: interaction, terms: [{}, {}, {}]}", "interaction is of four terms"),
-        ("  - {label: A, metric: m, terms: [{}, {}]}", "belong together"),
-        ("  - {label: A, metric: m, over: {x: [1, 2]}}", "belong together"),
-        ("  - {label: A, metric: m, alike: [x]}", "alike is for a row with over"),
-        ("  - {label: A, metric: m, over: {xy: [1], z: [2]}, alike: [xz]}", "xz, which is not in over; did you mean"),
-        ("  - {label: A, metric: m, over: {x: [1, 2]}, alike: [x]}", "a single cell"),
-        (
-            "  - {label: A, metric: m, over: {x: [1]}, combine: sum, terms: [{}, {}], printed: {value: y}}",
-            "over is for",
-        ),
-        ("  - {label: A, metric: m, claim: equal}", "claim equal needs margin: {absolute"),
-        ("  - {label: A, metric: m, claim: never_less}", "never_less is for differences over cells"),
-        ("  - {label: A, metric: m, claim: not_less, margin: {relative: 0.1, why: x}}", "claim not_less needs margin"),
-        ("  - {label: A, metric: m, bounds: {limits: [1]}}", "limits are two numbers"),
-        ("  - {label: A, metric: m, bounds: {flor: 1}}", "unknown key 'flor'; did you mean 'floor'"),
-        ("  - {label: A, metric: m, bounds: 1}", "bounds is a mapping"),
-        ("  - {label: A, metric: m, interval: {wilson: many}}", "interval has a number"),
-        ("  - {label: A, metric: m, claim: {less: 1, greater: 1}}", "claim is a word"),
-        ("  - {label: A, metric: m, other: 'any time: why'}", "other begins with one of"),
-        ("  - {label: A, metric: m, too_small: {why: x}}", "too_small needs 'below'"),
-        ("  - {label: A, metric: {corrected: m}}", "metric is missing"),
-        ("  - A", "row 1: expected a mapping"),
-        ("  - {label: A, metric: m, regimes: [published]}", "regimes are"),
-        ("  - {label: A, metric: m, margin: {rel: 1}}", "unknown key 'rel'"),
-        ("  - {label: A, metric: m, for: {x: 3}}", "must be a list"),
-        ("  - {label: [", "cannot be read"),
-        ("  []", "title or rows are missing"),
+        ("label: A, metric: m, over: {x: [1, 2]}", "combine"),
+        ("label: A, metric: m, over: [x]", "over"),
+        ("label: A, metric: m, alike: [x]", "alike"),
+        ("label: A, metric: m, over: {xy: [1], z: [2]}, alike: [xz]", "alike.*xz.*did you mean"),
+        ("label: A, metric: m, over: {x: [1, 2]}, alike: [x]", "alike"),
+        ("label: A, metric: m, over: {x: [1]}, combine: sum, terms: [{}, {}], printed: {value: y}", "over"),
+        ("label: A, metric: m, bounds: {limits: [1]}", "limits"),
+        ("label: A, metric: m, bounds: {flor: 1}", "bounds.*'flor'; did you mean 'floor'"),
+        ("label: A, metric: m, bounds: {floor: {metrik: m}}", "floor.*metrik"),
+        ("label: A, metric: m, bounds: {floor: low}", "floor=low"),
+        ("label: A, metric: m, bounds: 1", "bounds"),
+        ("label: A, metric: m, other: 'any time: why'", "other"),
+        ("label: A, metric: m, too_small: {why: x}", "too_small.*below"),
+        ("label: A, metric: m, goal: {most: 1}", "goal.*most"),
+        ("label: A, samples: {shows: 1}", "samples.*shows"),
+        ("label: A, metric: m, regimes: [published]", "regimes"),
+        ("label: A, metric: m, epoch: last", "epoch"),
+        ("label: A, metric: m, margin: {rel: 1}", "margin.*rel"),
+        ("label: A, metric: m, margin: {absolute: 1}", "margin.*why"),
+        ("label: A, metric: m, margin: {absolute: 1, why: ''}", "margin.*why"),
+        ("label: A, metric: m, margin: {absolute: much, why: x}", "margin.absolute"),
+        ("label: A, metric: m, margin: {absolute: -1, why: x}", "margin.absolute"),
+        ("label: A, metric: m, margin: {absolute: 1, relative: 1, why: x}", "margin"),
+        ("label: A, metric: m, for: {x: 3}", "for"),
     ],
 )
-def test_mistakes_are_one_clear_line(tmp_path: Path, rows: str, message: str) -> None:
-    with pytest.raises(UserError, match=message) as raised:
-        load_spec(write(tmp_path, rows), "p")
-    assert "table_1.yaml" in str(raised.value)
+def test_a_mistake_in_a_row_is_one_line_that_names_file_row_and_key(tmp_path: Path, row: str, named: str) -> None:
+    with pytest.raises(UserError, match=rf"table_1\.yaml, row 1.*{named}") as raised:
+        load_spec(write(tmp_path, f"  - {{{row}}}"), "p")
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        (f"title: T\nrows: [{ROW}]\nnotes: x", "notes"),
+        ("title: T\nrows: [A]", "rows"),
+        ("title: T\nrows: []", "rows"),
+        (f"rows: [{ROW}]", "title"),
+        ("title: T\nrows: [{label: [", "cannot be read"),
+        (f"title: T\nrows: [{ROW}]\nchecks: {{c: {{says: s, metric: m}}}}", "check c: .*at_most"),
+        (f"title: T\nrows: [{ROW}]\nchecks: {{c: {{says: s, metric: m, below: 1, above: 2}}}}", "check c: .*at_most"),
+        (f"title: T\nrows: [{ROW}]\nchecks: {{c: {{metric: m, below: 1}}}}", "check c.*says"),
+        (f"title: T\nrows: [{ROW}]\nchecks: {{c: {{says: s, metric: m, below: 1, time: 3}}}}", "check c.*'times'"),
+        (f"title: T\nrows: [{ROW}]\nchecks: {{c: 3}}", "check c"),
+        ("title: T\nrows: [{label: A, metric: m, checks: [c]}]", "checks"),
+    ],
+)
+def test_a_mistake_in_a_table_is_one_line_that_names_file_and_key(tmp_path: Path, text: str, named: str) -> None:
+    path = tmp_path / "table_1.yaml"
+    path.write_text(text)
+    with pytest.raises(UserError, match=rf"table_1\.yaml.*{named}") as raised:
+        load_spec(path, "p")
     assert "\n" not in str(raised.value)
 
 
@@ -128,21 +156,6 @@ def test_a_claim_of_no_difference_and_a_cell_of_one_regime_are_rows(tmp_path: Pa
     assert three.not_run == "no weights" and three.interval == "seeds" and three.digits == 3
     assert [[metric["corrected"] for _, metric in cell] for cell in four.over] == [["a1", "b"], ["a2", "b"]]
     assert len(four.terms) == 4 and {name for name, _ in four.terms} == {"e"}
-
-
-@pytest.mark.parametrize(
-    ("check", "message"),
-    [
-        ("{says: s, metric: m}", "needs says, metric and one of at_most"),
-        ("{says: s, metric: m, below: 1, above: 2}", "needs says, metric and one of at_most"),
-        ("{metric: m, below: 1}", "needs says"),
-        ("{says: s, metric: m, below: 1, time: 3}", "unknown key 'time'; did you mean 'times'"),
-        ("3", "check c: expected a mapping"),
-    ],
-)
-def test_a_check_says_what_must_hold(tmp_path: Path, check: str, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        load_spec(write(tmp_path, f"  - {ROW}", f"title: T\nchecks: {{c: {check}}}"), "p")
 
 
 def test_a_check_reads_its_limit_by_regime(tmp_path: Path) -> None:
@@ -162,7 +175,7 @@ def test_printed_numbers_keep_their_characters(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="twice"):
         read_printed(path)
     path.write_text("paper,table,row,column,value,unit,note\np,1,a,x,one,rate,\n")
-    with pytest.raises(UserError, match="damaged line"):
+    with pytest.raises(UserError, match="numbers.csv, line 2"):
         read_printed(path)
 
 
@@ -232,38 +245,36 @@ def test_a_section_stands_in_one_place() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "named"),
     [
-        ("titel: x", "unknown key 'titel'; did you mean 'title'"),
-        ("data: [a]", "'title' is missing"),
-        ("title: x\ndata: a", "'data' must list folders"),
-        ("title: x\nruns: {tiny: []}", "keys among smoke, small, paper"),
-        ("title: x\nsweep: [a]", "'sweep' must be a mapping"),
-        ("title: x\nheadline: {summary: y}", "headline: 'rows' is missing"),
-        ("title: x\nheadline: {summary: y, rows: []}", "headline: summary must be a list of sentences"),
-        ("title: x\nheadline: {summary: [], rows: []}", "headline: summary must be a list of sentences"),
-        ("title: x\nheadline: {summary: [y: z], rows: []}", "headline: summary must be a list of sentences"),
-        ("title: x\nheadline: {summary: [y], rows: z}", "headline: rows must be a list"),
-        ("title: x\nheadline: {summary: [y], rows: [], picture: {table: t}}", "headline picture: 'panel' is missing"),
-        ("title: x\nheadline: {summary: [y], rows: [], picture: {curves: {}}}", "picture: 'metric' is missing"),
-        ("title: x\nabout: {paper: y}", "about: 'authors' is missing"),
-        ("title: x\nabout: {paper: 3, authors: a, link: https://b, does: c, found: d}", "about: 'paper' must be text"),
-        (
-            "title: x\nabout: {paper: y, authors: a, link: 'https://b)', does: c, found: d}",
-            "'link' must be an https://",
-        ),
-        ("title: x\nunread: {main: 3}", "'unread' must be a mapping"),
-        ("- x", "expected a mapping"),
+        ("titel: x", "'titel'; did you mean 'title'"),
+        ("data: [a]", "data|title"),
+        ("title: x\ndata: a", "data"),
+        ("title: x\nruns: {tiny: []}", "runs.*tiny"),
+        ("title: x\nsweep: [a]", "sweep"),
+        ("title: x\nheadline: {summary: [y]}", "headline.*rows"),
+        ("title: x\nheadline: {summary: y, rows: []}", "headline.*summary"),
+        ("title: x\nheadline: {summary: [], rows: []}", "headline.*summary"),
+        ("title: x\nheadline: {summary: [y: z], rows: []}", "headline.*summary"),
+        ("title: x\nheadline: {summary: [y], rows: z}", "headline.*rows"),
+        ("title: x\nheadline: {summary: [y], rows: [{table: t}]}", "headline rows.*section"),
+        ("title: x\nheadline: {summary: [y], rows: [], picture: {table: t}}", "headline picture.*panel"),
+        ("title: x\nheadline: {summary: [y], rows: [], picture: {curves: {}}}", "picture.*metric"),
+        ("title: x\nabout: {paper: y}", "about.*authors"),
+        ("title: x\nabout: {paper: 3, authors: a, link: https://b, does: c, found: d}", "about.*paper"),
+        ("title: x\nabout: {paper: y, authors: a, link: 'https://b)', does: c, found: d}", "about.*link"),
+        ("title: x\nunread: {main: 3}", "unread"),
+        ("- x", "title"),
         ("title: [", "cannot be read"),
-        ("title: x\nruns: &r {small: [*r]}", r"\*r stands for nothing that ends before it"),
+        ("title: x\nruns: &r {small: [*r]}", r"\*r"),
     ],
 )
-def test_a_damaged_manifest_is_one_line(tmp_path: Path, text: str, message: str) -> None:
+def test_a_mistake_in_a_manifest_is_one_line_that_names_file_and_key(tmp_path: Path, text: str, named: str) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "paper.yaml").write_text(text)
-    with pytest.raises(UserError, match=message) as raised:
+    with pytest.raises(UserError, match=rf"paper\.yaml.*({named})") as raised:
         load_manifest(tmp_path, "mine")
-    assert "paper.yaml" in str(raised.value) and "\n" not in str(raised.value)
+    assert "\n" not in str(raised.value)
 
 
 def test_a_manifest_needs_a_title_alone(tmp_path: Path) -> None:
@@ -307,35 +318,35 @@ def test_good_plots(plot: str, rows: tuple[str, ...], tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("plot", "rows", "message"),
+    ("plot", "rows", "named"),
     [
-        ("{kind: pie}", (PLAIN,), r"plot\.kind is 'pie'"),
-        ("{kind: lines}", (PLAIN,), "did you mean 'line'"),
-        ("[bars]", (PLAIN,), r"plot\.kind is 'None'"),
-        ("{kind: bars, x: a, sektions: [S]}", (PLAIN,), "unknown key 'plot.sektions'; did you mean 'sections'"),
-        ("{kind: matrix, x: a, log: true}", (SERIES,), r"plot\.log is not used by kind 'matrix'"),
-        ("{kind: words, x: a}", (TEXTS,), r"plot\.x is not used by kind 'words'; it uses none"),
-        ("{kind: bars, log: true}", (PLAIN,), r"needs plot\.x or plot\.y"),
-        ("{kind: bars, x: a, y: b}", (PLAIN,), r"needs plot\.x or plot\.y"),
-        ("{kind: bars, x: a, sections: [T]}", (PLAIN,), "no section 'T'"),
-        ("{kind: bars, x: a, sections: [S]}", (PLAIN, CHANGE), "one unit, not change, percent, percent: choose"),
-        ("{kind: bars, x: a, log: true, low: 0}", (PLAIN,), "log scale begins above 0"),
-        ("{kind: bars, x: a, log: true, base: 0}", (PLAIN,), "plot.base is 0, a log scale begins above 0"),
-        ("{kind: bars, x: a, base: one}", (PLAIN,), "plot.base is 'one', expected a number"),
-        ("{kind: line, x: a}", (PLAIN,), "there is none"),
-        ("{kind: line, y: a}", (SERIES,), r"needs plot\.x"),
-        ("{kind: line, x: a}", (SERIES, OTHER), "series 's' has several units: perplexity, rate"),
+        ("{kind: pie}", (PLAIN,), "kind=pie"),
+        ("{kind: lines}", (PLAIN,), "kind.*did you mean 'line'"),
+        ("[bars]", (PLAIN,), "kind"),
+        ("{kind: bars, x: a, sektions: [S]}", (PLAIN,), "'sektions'; did you mean 'sections'"),
+        ("{kind: matrix, x: a, log: true}", (SERIES,), "log"),
+        ("{kind: words, x: a}", (TEXTS,), "x"),
+        ("{kind: bars, log: true}", (PLAIN,), "x or y"),
+        ("{kind: bars, x: a, y: b}", (PLAIN,), "x or y"),
+        ("{kind: bars, x: a, sections: [T]}", (PLAIN,), "sections"),
+        ("{kind: bars, x: a, sections: [S]}", (PLAIN, CHANGE), "sections"),
+        ("{kind: bars, x: a, log: true, low: 0}", (PLAIN,), "low"),
+        ("{kind: bars, x: a, log: true, base: 0}", (PLAIN,), "base"),
+        ("{kind: bars, x: a, base: one}", (PLAIN,), "base"),
+        ("{kind: line, x: a}", (PLAIN,), "series"),
+        ("{kind: line, y: a}", (SERIES,), "x"),
+        ("{kind: line, x: a}", (SERIES, OTHER), "series 's'.*perplexity, rate"),
         ("{kind: line, x: a, y: b}", (SERIES, OTHER.replace("series: s", "series: t")), "leave it out"),
-        ("{kind: line, x: a, xscale: log}", (SERIES,), "expected one of linear, steps"),
-        ("{kind: matrix, x: a}", (SERIES,), "a matrix needs"),
-        ("{kind: words}", (PLAIN,), "needs rows of samples"),
-        ("{kind: pareto}", (PLAIN,), r"plot\.pairs is a mapping <title>"),
-        ("{kind: pareto, pairs: {P: {x: S}}}", (PLAIN,), r"plot\.pairs\.P needs x and y"),
-        ("{kind: pareto, pairs: {P: {x: S, y: V}}}", (PLAIN,), "no section 'V'"),
-        ("{kind: pareto, pairs: {P: {x: S, y: U}}}", (PLAIN, ACROSS.replace("label: C", "label: Z")), "the same label"),
-        ("{kind: line, x: epoch, pairs: {P: {x: S, y: V}}}", (SERIES, PLAIN), "no section 'V'"),
+        ("{kind: line, x: a, xscale: log}", (SERIES,), "xscale"),
+        ("{kind: matrix, x: a}", (SERIES,), "series.*x and y"),
+        ("{kind: words}", (PLAIN,), "samples"),
+        ("{kind: pareto}", (PLAIN,), "pairs"),
+        ("{kind: pareto, pairs: {P: {x: S}}}", (PLAIN,), "pairs, P: 'y'"),
+        ("{kind: pareto, pairs: {P: {x: S, y: V}}}", (PLAIN,), "pairs, P, y=V"),
+        ("{kind: pareto, pairs: {P: {x: S, y: U}}}", (PLAIN, ACROSS.replace("label: C", "label: Z")), "pairs.P"),
+        ("{kind: line, x: epoch, pairs: {P: {x: S, y: V}}}", (SERIES, PLAIN), "pairs, P, y=V"),
     ],
 )
-def test_bad_plots_are_one_line(plot: str, rows: tuple[str, ...], message: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=message):
+def test_a_mistake_in_a_plot_is_one_line(plot: str, rows: tuple[str, ...], named: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=rf"table_1\.yaml: plot.*{named}"):
         load(tmp_path, plot, *rows)

@@ -7,7 +7,6 @@ import statistics
 
 import pytest
 
-from lit_ctg.errors import UserError
 from lit_ctg.results.verdict import (
     ANY,
     CLAIM_LABELS,
@@ -172,11 +171,6 @@ def test_a_number_without_spread_is_no_interval() -> None:
     assert judge_claim("equal", (0.05, 0.06), margin=0.1).reason.startswith("the interval")
 
 
-def test_no_difference_needs_its_margin_in_advance() -> None:
-    with pytest.raises(UserError, match="needs a margin"):
-        judge_claim("equal", (-0.1, 0.1))
-
-
 def test_what_an_untrained_model_gets_as_well_is_told() -> None:
     good, bad = Verdict(REPRODUCED, "x"), Verdict(NOT_REPRODUCED, "x")
     assert as_untrained(good, good).label == UNTRAINED
@@ -202,14 +196,7 @@ def test_equal_rates_survive_rounding() -> None:
 
 def test_margins() -> None:
     assert Margin(relative=0.1).size(-10.0) == pytest.approx(1.0)
-    assert Margin(absolute=0.5).size(None) == 0.5
-    for wrong in ({}, {"relative": 0.1, "absolute": 0.1}):
-        with pytest.raises(UserError, match="either"):
-            Margin(**wrong)
-    with pytest.raises(UserError, match="0 or more"):
-        Margin(absolute=-1.0)
-    with pytest.raises(UserError, match="printed number"):
-        Margin(relative=0.1).size(None)
+    assert Margin(absolute=0.5).size(7.0) == 0.5
 
 
 def test_findings() -> None:
