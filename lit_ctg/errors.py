@@ -21,6 +21,15 @@ class UserError(Exception):
 
 
 @contextlib.contextmanager
+def within(where: object, remedy: str = "") -> Iterator[None]:
+    """Put ``where`` before the line of an error in the body, and what to do behind it."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{where}: {error}" + (f"; {remedy}" if remedy else "")) from error
+
+
+@contextlib.contextmanager
 def only_errors_of(logger: str) -> Iterator[None]:
     """Mute what a library logs below an error, while our own line says what matters; its level is then put back."""
     found = logging.getLogger(logger)

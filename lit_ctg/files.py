@@ -70,7 +70,7 @@ def reading(what: str | Path, kind: str, remedy: str, *others: type[Exception]) 
     """
     try:
         yield
-    except (OSError, ValueError, RecursionError, *others) as error:
+    except (OSError, ValueError, RecursionError, *others) as error:  # type: ignore[misc]  # a tuple of classes
         reason = " ".join(str(getattr(error, "strerror", None) or error).split())[:200]
         raise UserError(f"{what}: cannot be read as {kind}: {reason}; {remedy}") from error
 
@@ -293,8 +293,12 @@ def _sync(path: Path) -> None:
         os.close(handle)
 
 
-def check_regular(path: str | Path) -> None:
+def check_regular(path: str | Path, what: str = "") -> None:
     """Refuse what is there but is neither a file nor a link to one: reading a pipe may never end.
+
+    Args:
+        path: of the file.
+        what: its name in the message; by default its path.
 
     Raises:
         UserError: a folder, a pipe, a device or a socket.
@@ -303,7 +307,7 @@ def check_regular(path: str | Path) -> None:
     mode = os.stat(path).st_mode
     if not stat.S_ISREG(mode):
         kind = "a folder" if stat.S_ISDIR(mode) else "a pipe, a device or a socket"
-        raise UserError(f"{path} is {kind}, not a file: give a file")
+        raise UserError(f"{what or path} is {kind}, not a file: give a file")
 
 
 def write_samples(samples: Iterable[Mapping[str, Any]], path: Path) -> None:

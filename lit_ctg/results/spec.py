@@ -228,7 +228,7 @@ class RowSpec:
     goal: dict[str, float] | None = None
     interval: Literal["seeds", "wilson", "folds", "range", "none"] = "seeds"
     limits: list[float] | None = None
-    regimes: tuple[Literal["as_published", "corrected"], ...] = REGIMES
+    regimes: tuple[Annotated[str, Choice(REGIMES)], ...] = REGIMES
     seeds: dict[str, list[int] | None] = field(default_factory=dict)
     section: str = ""
     series: str = ""
@@ -560,7 +560,7 @@ _PLOTS: dict[str, dict[str, Any]] = {
     "words": {},
     "pareto": {"pairs": _Pairs},
 }
-_NEEDED = {"line": ("x",), "pareto": ("pairs",)}
+_NEEDED: dict[str, tuple[str, ...]] = {"line": ("x",), "pareto": ("pairs",)}
 
 
 def unit_of(row: RowSpec) -> str:
@@ -591,10 +591,10 @@ def check_plot(plot: Any, rows: Sequence[RowSpec], where: str) -> None:
     """
     if plot is None:
         return
-    kind = plot.get("kind") if isinstance(plot, dict) else None
-    check_value(f"{where}: plot.kind", kind, Literal[tuple(_PLOTS)])  # type: ignore[valid-type]  # one of these
+    kind = str(plot.get("kind")) if isinstance(plot, dict) else "none"
+    check_value(f"{where}: plot.kind", kind, Annotated[str, Choice(tuple(_PLOTS))])
     section = Annotated[str, Choice(tuple(dict.fromkeys(row.section for row in rows)))]
-    hints = _PLOTS[kind] | {"kind": str} | ({"sections": list[section]} if kind == "bars" else {})  # type: ignore[valid-type]  # as above
+    hints = _PLOTS[kind] | {"kind": str} | ({"sections": list[section]} if kind == "bars" else {})
     check_mapping(f"{where}: plot", plot, hints, _NEEDED.get(kind, ()))
     for title, pair in plot.get("pairs", {}).items():
         check_mapping(f"{where}: plot.pairs, {title}", pair, {"x": section, "y": section}, ("x", "y"))

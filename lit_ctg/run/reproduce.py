@@ -30,7 +30,8 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.errors import UserError
+from lit_ctg.limits import check_mapping
 from lit_ctg.results.gather import OUTPUTS
 from lit_ctg.results.record import RECORDS, REGIMES, RunRecord, check_sources, load_records
 from lit_ctg.results.spec import MANIFEST, experiments_root, load_manifest, papers
@@ -38,7 +39,8 @@ from lit_ctg.run.directory import FINAL
 from lit_ctg.terminal import Console
 from lit_ctg.trust import words_from_file
 
-_KEYS = ("experiment", "regime", "seed", "set", "data", "priority")
+# of an entry; patterns of those that choose something follow
+_KEYS = dict.fromkeys(("experiment", "regime", "seed", "data"), Any) | {"set": dict[str, Any], "priority": int}
 # what the working directory's manifests may change: settings of these groups, but not the classes behind them
 _GROUPS = ("model", "data", "backbone", "decoding", "metric", "callback", "trainer", "name")
 _SETTING = re.compile(r"(?:" + "|".join(_GROUPS) + r")(?:[./]\w+)*")
@@ -93,19 +95,12 @@ def load_groups(root: Path, paper: str, size: str, local: str = "local") -> list
 
 
 def _groups(entry: Any, paper: str, size: str, local: str, path: Path) -> Iterator[Group]:
-    if not isinstance(entry, dict) or "experiment" not in entry:
-        raise UserError(f"{path}: every entry needs 'experiment'")
-    for key in entry:
-        if key not in _KEYS:
-            raise UserError(f"{path}: unknown key '{key}'{did_you_mean(str(key), _KEYS)}")
+    check_mapping(str(path), entry, _KEYS, ("experiment",))
     for key, pattern in (("experiment", _OPTION), ("data", _OPTION), ("regime", "|".join(REGIMES)), ("seed", r"\d+")):
         for value in _list(entry.get(key, [])):
             if not re.fullmatch(pattern, str(value)):
                 raise UserError(f"{path}: '{key}' cannot be {value!r}")
-    swept = _checked(entry.get("set", {}), path)
-    priority = entry.get("priority", 0)
-    if not isinstance(priority, int):
-        raise UserError(f"{path}: priority must be a whole number, not {priority!r}")
+    swept, priority = _checked(entry.get("set", {}), path), entry.get("priority", 0)
     folder = Path(local) / entry["data"] if "data" in entry else None
     data = [] if folder is None else ["data.source=local", f"data.root={folder}"]
     swept = {key: [_placed(value, local, path) for value in _list(values)] for key, values in swept.items()}
@@ -123,44 +118,45 @@ def _groups(entry: Any, paper: str, size: str, local: str, path: Path) -> Iterat
                 yield Group(paper, name, regime, size, seeds, asked, folders, corpus, priority)
 
 
-def _checked(swept: Any, path: Path) -> dict[str, Any]:
+def _checked(swept: dict[str, Any], path: Path) -> dict[str, Any]:
     """Return the overrides of an entry; refuse those that reach beyond the experiment.
 
     The manifest may come from whatever folder the command is started in, so it is trusted less than a command line:
     its jobs may name no class of the user's own (``trust.py``), and it reads no files or variables by a resolver.
     """
-    if not isinstance(swept, dict):
-        raise UserError(f"{path}: 'set' must be a mapping of overrides")
     for key, values in swept.items():
-        private = any(part.startswith("_") for part in re.split(r"[./]", str(key)))
-        if private or not _SETTING.fullmatch(str(key)):
-            raise UserError(f"{path}: 'set' may not change '{key}': only settings of {', '.join(_GROUPS)}")
-        for value in _list(values):
-            if not isinstance(value, (str, int, float, bool, type(None))):
-                raise UserError(f"{path}: 'set' may give '{key}' numbers and words, not {value!r}")
-            if not _PLACE.search(str(value)):  # those are _placed's
-                _check_word(str(key), value, path)
+        for fault in [fault for value in _list(values) for fault in _faults(str(key), value)]:
+            raise UserError(f"{path}: 'set' of '{key}': {fault}")
     return swept
 
 
+def _faults(key: str, value: Any) -> Iterator[str]:
+    """Yield why a manifest may not give a setting this value."""
+    if any(part.startswith("_") for part in re.split(r"[./]", key)) or not _SETTING.fullmatch(key):
+        yield f"it may not be changed, only settings of {', '.join(_GROUPS)}"
+    if not isinstance(value, (str, int, float, bool, type(None))):
+        yield f"give numbers and words, not {value!r}"
+    elif not _PLACE.search(str(value)):  # those are _placed's
+        yield from _word_faults(key, value)
+
+
 @functools.cache
-def _check_word(key: str, value: Any, path: Path) -> None:
-    """Refuse a value that is a sweep, calls a resolver, or chooses an option outside ``conf/``."""
+def _word_faults(key: str, value: Any) -> tuple[str, ...]:
+    """Return why a value is no word: a sweep, the call of a resolver, or an option outside ``conf/``."""
     from lit_ctg.config import config_folder
 
     try:
         override = OverridesParser.create().parse_override(f"{key}={_word(value)}")
-    except HydraException as error:
-        raise UserError(f"{path}: 'set' gives '{key}' {value!r}, which cannot be read") from error
+    except HydraException:
+        return (f"{value!r} cannot be read",)
     option = (config_folder() / key).is_dir() or key == "name"
     if override.is_sweep_override() or (option and not _OPTION.fullmatch(str(value))):
-        raise UserError(f"{path}: 'set' may give '{key}' {'an option' if option else 'one value'}, not {value!r}")
+        return (f"give {'an option' if option else 'one value'}, not {value!r}",)
     # as Hydra reads it, without its escapes; any resolver has a colon
     read = override.value()
-    if isinstance(read, dict):
-        raise UserError(f"{path}: 'set' may give '{key}' numbers and words, not {value!r}")
-    if "${" in str(read) and ":" in str(read):
-        raise UserError(f"{path}: 'set' gives '{key}' {value!r}: a manifest may interpolate its keys, nothing else")
+    if isinstance(read, dict) or ("${" in str(read) and ":" in str(read)):
+        return (f"give numbers and words, not {value!r}; only keys of the manifest may be interpolated",)
+    return ()
 
 
 def _placed(value: Any, local: str, path: Path) -> Any:

@@ -20,8 +20,9 @@ from lit_ctg.control.bundle import register_ours
 from lit_ctg.control.steered import FOREIGN, NUMBERS, OF_THE_PROMPT, SWITCHES, TOKENS, WHOLE
 from lit_ctg.data.huggingface_tokenizer import load as load_tokenizer
 from lit_ctg.data.huggingface_tokenizer import quoted_special, text_ids
-from lit_ctg.errors import UserError, check_whole, did_you_mean
-from lit_ctg.files import check_regular, try_lock, write_atomic
+from lit_ctg.errors import UserError, within
+from lit_ctg.files import check_regular, reading, try_lock, write_atomic, writing
+from lit_ctg.limits import Count, check_mapping
 from lit_ctg.network.huggingface import load_model
 from lit_ctg.run.quiet import quiet
 from lit_ctg.terminal import Console
@@ -30,7 +31,9 @@ from lit_ctg.terminal import Console
 OPTIONS = {
     *(*WHOLE, *NUMBERS, *SWITCHES, *TOKENS, *FOREIGN),
     *("bad_words_ids", "sequence_bias", "stop_strings", "top_h", "early_stopping", "cache_implementation"),
+    *("max_new_tokens", "do_sample"),
 }
+_LIMITS = {"num_return_sequences": Count, "max_new_tokens": Count, "do_sample": bool | None}
 
 
 class Request(Protocol):
@@ -57,28 +60,23 @@ def _checked(request: Request) -> dict[str, Any]:
     Raises:
         UserError: as said, or an option that a command line cannot set.
     """
-    for name in request.generate:
-        if name not in OPTIONS:
-            hint = did_you_mean(name, OPTIONS)
-            raise UserError(f"generate.{name}: no option of Hugging Face's generate that a command line can set{hint}")
+    check_mapping("generate", request.generate, dict.fromkeys(OPTIONS, Any))
     options = {"max_new_tokens": request.max_new_tokens, "do_sample": request.do_sample, **request.generate}
-    check_whole("generate.num_return_sequences", options.get("num_return_sequences", 1), 1)
-    check_whole("max_new_tokens", options["max_new_tokens"], 1)
+    check_mapping("generate", options, dict.fromkeys(OPTIONS, Any) | _LIMITS)
     beams = options.get("num_beams") not in (None, 1)
-    if beams and options["do_sample"] is True:
-        raise UserError(
-            "do_sample=true: beams draw together, so a text's draws could not be its own; leave it out, or "
-            "generate.num_beams"
-        )
-    if options["do_sample"] is None:
-        options["do_sample"] = not beams
-    if not isinstance(options["do_sample"], bool):
-        raise UserError(f"do_sample={options['do_sample']}: give true or false")
+    for fault in _conflicts(request, beams and options["do_sample"] is True):
+        raise UserError(fault)
+    return {**options, "do_sample": not beams if options["do_sample"] is None else options["do_sample"]}
+
+
+def _conflicts(request: Request, beams_draw: bool) -> Iterator[str]:
+    """Yield what excludes each other."""
+    if beams_draw:
+        yield "do_sample=true: beams draw together, so texts would depend on each other; leave out it or num_beams"
     if (request.prompts is None) != (request.out is None):
-        raise UserError("prompts=<file.jsonl> and out=<file.jsonl> go together")
+        yield "prompts=<file.jsonl> and out=<file.jsonl> go together"
     if request.prompts is not None and request.prompt is not None:
-        raise UserError("prompt= is for one prompt, prompts= for a file of them: leave one out")
-    return options
+        yield "prompt= is for one prompt, prompts= for a file of them: leave one out"
 
 
 def _copies(options: Mapping[str, Any]) -> int:
@@ -139,10 +137,8 @@ def _named(word: str) -> Control:
     if not equals or Path(word).exists():
         return load_control(word)
     control = load_control(folder)
-    try:
+    with within(f"controls={word}"):
         control.rename(name)
-    except UserError as error:
-        raise UserError(f"controls={word}: {error}") from error
     return control
 
 
@@ -178,7 +174,7 @@ def _texts(
 
 @dataclass(frozen=True)
 class Line:
-    """One line of ``prompts``: the prompt, its settings, and where it stands."""
+    """One line of ``prompts``: the prompt, its settings, and its place."""
 
     prompt: str
     settings: dict[str, Any]
@@ -192,29 +188,19 @@ def read_lines(path: Path, settings: Mapping[str, Any]) -> list[Line]:
     Raises:
         UserError: no such file, or a line that is not such an object; names it.
     """
-    try:
+    with reading(f"prompts={path}", "text", "give another file"):
         check_regular(path)
         # JSON strings may hold what splitlines() cuts at
         texts = path.read_text(encoding="utf-8-sig").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"prompts={path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
     lines = []
     for number, text in enumerate(texts, 1):
-        if not text.strip():
-            continue
-        try:
-            found = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"prompts={path}, line {number} is no JSON: {error}") from error
-        where = f"prompts={path}, line {number}"
-        own = found.get("settings", {}) if isinstance(found, dict) else None
-        if not isinstance(own, dict) or not isinstance(found.get("prompt"), str) or set(found) - {"prompt", "settings"}:
-            raise UserError(f'{where}: give {{"prompt": "...", "settings": {{"<control>.<setting>": 1}}}}')
-        try:
-            json.dumps(found, ensure_ascii=False).encode()
-        except UnicodeEncodeError as error:
-            raise UserError(f"{where} holds half of a surrogate pair, which is not a character: clean it") from error
-        lines.append(Line(found["prompt"], {**settings, **own}, where))
+        if text.strip():
+            where = f"prompts={path}, line {number}"
+            with reading(where, "JSON", "correct it"):
+                found = json.loads(text)
+                json.dumps(found, ensure_ascii=False).encode()  # half of a surrogate pair is not a character
+            check_mapping(where, found, {"prompt": str, "settings": dict[str, Any]}, ("prompt",))
+            lines.append(Line(found["prompt"], {**settings, **found.get("settings", {})}, where))
     if not lines:
         raise UserError(f"prompts={path} is empty: give one JSON object per line")
     return lines
@@ -230,11 +216,9 @@ def _file(steered: Steered, lines: Sequence[Line], request: Request, options: Ma
     )
     columns, prompts = [], _as_texts(steered, lines)
     for line, prompt in zip(lines, prompts, strict=True):  # before the first text, not hours later
-        try:
+        with within(line.where):
             hidden = steered.check(prompt, line.settings, **options)
             columns.append((hidden, len(steered.prompt_ids(prompt)) if padding_counts else 0))
-        except UserError as error:
-            raise UserError(f"{line.where}: {error}") from error
     kept = {key: getattr(request, key) for key in ("model", "revision", "controls", "n", "seed")}
     kept |= {key: options[key] for key in ("max_new_tokens", "do_sample")}
     others = {key: value for key, value in options.items() if key not in kept}
@@ -244,12 +228,9 @@ def _file(steered: Steered, lines: Sequence[Line], request: Request, options: Ma
     if (lock := try_lock(out.with_name(f".{out.name}.lock"), remedy="give another out=")) is None:
         raise UserError(f"out={out}: another process is writing it; wait until it ends, or give another file")
     try:
-        done = _done(out, lines, n, digest)
-        texts = _append(out, done, steered, lines, prompts, request, options, digest, columns)
-    except OSError as error:
-        raise UserError(
-            f"out={out}: {error.strerror or error}; make room, and the same command goes on where it stopped"
-        ) from error
+        with writing(f"out={out}", remedy="make room, and the same command continues where it stopped"):
+            done = _done(out, lines, n, digest)
+            texts = _append(out, done, steered, lines, prompts, request, options, digest, columns)
     finally:
         lock.release()
     Console(soft_wrap=True, highlight=False).print(
@@ -269,15 +250,12 @@ def _as_texts(steered: Steered, lines: Sequence[Line]) -> list[str | Sequence[in
 
 def _check_out(out: Path, prompts: Path) -> None:
     """Refuse a file of texts that is none, before a lock file is put beside it."""
-    try:
-        check_regular(out)
-        same = out.samefile(prompts)
-    except FileNotFoundError:
-        return
-    except UserError as error:
-        raise UserError(f"out={error}") from error
-    except OSError as error:
-        raise UserError(f"out={out} cannot be written: {error.strerror}; give another file") from error
+    with writing(f"out={out}", remedy="give another file"):
+        try:
+            check_regular(out, f"out={out}")
+            same = out.samefile(prompts)
+        except FileNotFoundError:
+            return
     if same:
         raise UserError(f"out={out} is the file of prompts: give another file")
 
@@ -340,13 +318,11 @@ def _done(out: Path, lines: Sequence[Line], n: int, digest: str) -> int:
     """
     if not out.exists():
         return 0
-    try:
+    with reading(f"out={out}", "texts", "give another file"):
         check_regular(out)
         content = out.read_bytes()
         lined, end, rest = content.rpartition(b"\n")  # the rest is an incomplete line, or nothing
         whole = lined.decode().split("\n") if end else []
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"out={out} cannot be read: give another file") from error
     other = UserError(f"out={out} holds texts of another command or of other prompts: give another file")
     begun = f'{{"line": {len(whole) // n}, "copy": {len(whole) % n}, "prompt": '.encode()
     if not (begun.startswith(rest) or rest.startswith(begun)):

@@ -175,7 +175,7 @@ def test_printed_numbers_keep_their_characters(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="twice"):
         read_printed(path)
     path.write_text("paper,table,row,column,value,unit,note\np,1,a,x,one,rate,\n")
-    with pytest.raises(UserError, match="numbers.csv, line 2"):
+    with pytest.raises(UserError, match=r"numbers\.csv, line 2"):
         read_printed(path)
 
 
