@@ -210,12 +210,12 @@ class StreamBatches(PackedBatches):
         rank, world_size: of this process.
         vary: stretches are cut anew in every epoch, as Merity et al. (2018, sec. 4.1) do: each has a length drawn from
             a normal distribution around T, in 5% of cases around T / 2, and at least ``SHORTEST``; then all are scaled
-            to fill the text, so that every epoch has as many.
+            to fill the text, so that every epoch has as many. T is at least ``4 * SHORTEST``.
         seed: of the cuts.
         options: see ``PackedBatches``.
 
     Raises:
-        UserError: fewer streams than processes, or stretches that vary and are usually shorter than 20 tokens.
+        UserError: fewer streams than processes.
     """
 
     def __init__(
@@ -236,8 +236,6 @@ class StreamBatches(PackedBatches):
         self.first_B = np.minimum(np.arange(self.batch_size) * self.share, targets)
         self.stop_B = np.minimum(self.first_B + self.share, targets) + 1
         self.vary, self.seed = vary, seed
-        if vary and self.length < 4 * SHORTEST:
-            raise UserError(f"data.vary_length=true needs data.length of at least {4 * SHORTEST}, not {self.length}")
         usual = self.length * (1 - HALVED / 2) if vary else self.length
         self.steps = math.ceil(self.share / usual)
         if self.batch_size < world_size:

@@ -125,7 +125,7 @@ class GPT2Tokenizer(ByteBPETokenizer):
             reason = str(error).partition(": use data.source")[0]
             raise UserError(
                 f"{reason}; give data.tokenizer.root=<folder with encoder.json and vocab.bpe>, "
-                "or data/tokenizer=bpe trains a tokenizer of its own"
+                "or data/tokenizer=bpe to train a tokenizer"
             ) from error
 
     def fingerprint(self) -> dict[str, Any]:
@@ -138,18 +138,21 @@ class GPT2Tokenizer(ByteBPETokenizer):
 
         table, merges = self.files()
         ids = read_json(table)
+        pairs: list[tuple[str, str]] = []
+        problem = ""
         # the tokens and their ids from 0 on, each once
         if not isinstance(ids, dict) or set(map(repr, ids.values())) != set(map(repr, range(len(ids)))):
-            raise UserError(f"{table} is not a table of tokens with ids counted from 0: fetch the file again")
-        pairs: list[tuple[str, str]] = []
-        for number, line in enumerate(read_lines(merges), start=1):
+            problem, ids = f"{table} is not a table of tokens with ids counted from 0", {}
+        elif END not in ids:
+            problem = f"{table} has no {END}: it is not GPT-2's"
+        for number, line in enumerate(read_lines(merges) if not problem else (), start=1):
             if line and not line.startswith("#version"):
                 left, _, right = line.partition(" ")
                 pairs.append((left, right))
                 if not {left, right, left + right} <= ids.keys():
-                    raise UserError(f"{merges} line {number} does not belong to {table}: fetch both again")
-        if END not in ids:
-            raise UserError(f"{table} has no {END}: it is not GPT-2's; fetch the file again")
+                    problem = problem or f"{merges} line {number} does not belong to {table}"
+        if problem:
+            raise UserError(f"{problem}; fetch both files again")
         self._take(byte_level(models.BPE(vocab=ids, merges=pairs)))
 
 

@@ -8,12 +8,13 @@ import hashlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from lightning import LightningDataModule
 
 from lit_ctg.core.batch import Fingerprint, checksum
 from lit_ctg.data.batching import (
+    SHORTEST,
     ConsecutiveBatches,
     PackedBatches,
     RandomWindows,
@@ -28,7 +29,7 @@ from lit_ctg.data.packing import PackedCorpus, Progress, ensure_packed, identity
 from lit_ctg.data.sample_text import sample_documents, sample_file
 from lit_ctg.data.source import file_checksum
 from lit_ctg.data.tokenizer import Tokenizer
-from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.errors import UserError
 from lit_ctg.limits import Checked, Choice, Count, SampleSize, Source, Whole
 
 BATCHING = ("chunks", "whole_batches", "windows", "windows_everywhere", "equal_windows", "streams")
@@ -101,20 +102,22 @@ class CorpusDataModule(Checked, LightningDataModule, abc.ABC):
         max_documents: Count | None = None,
         sample_size: SampleSize = 200_000,
         sample_seed: Whole = 0,
-        vocabulary_splits: Sequence[str] = ("train",),
+        vocabulary_splits: Sequence[Literal["train", "val", "test"]] = ("train",),
         num_workers: Whole = 0,
         vary_length: bool = False,
         evaluation_streams: Count | None = None,
     ) -> None:
         super().__init__()
-        if batching in _WINDOWS and not steps_per_epoch:
-            raise UserError(f"data.batching={batching} needs data.steps_per_epoch=<batches of an epoch>")
-        if vary_length and batching != "streams":
-            raise UserError(f"data.vary_length=true cuts streams: give data.batching=streams, not {batching}")
-        if evaluation_streams is not None and batching != "streams":
-            raise UserError(f"data.evaluation_streams={evaluation_streams}: give data.batching=streams, or null")
-        if batching == "streams" and by_source:
-            raise UserError("data.batching=streams runs through all sources: give data.by_source=false")
+        streams = batching == "streams"
+        for clash, remedy in (
+            (batching in _WINDOWS and not steps_per_epoch, "steps_per_epoch=<batches of an epoch>"),
+            (vary_length and not streams, "vary_length=false"),
+            (vary_length and length < 4 * SHORTEST, f"length={4 * SHORTEST} or more with vary_length=true"),
+            (evaluation_streams is not None and not streams, "evaluation_streams=null"),
+            (streams and by_source, "by_source=false"),
+        ):
+            if clash:
+                raise UserError(f"data.batching={batching} needs data.{remedy}")
         self.source, self.tokenizer, self.batching = source, tokenizer, batching
         self.length, self.batch_size, self.seed, self.steps_per_epoch = length, batch_size, seed, steps_per_epoch
         self.root, self.cache_root = root, cache_folder(cache_root)
@@ -122,7 +125,8 @@ class CorpusDataModule(Checked, LightningDataModule, abc.ABC):
         self.shuffle, self.by_source, self.with_documents = shuffle, by_source, documents
         self.document_end, self.max_documents = document_end, max_documents
         self.sample_size, self.sample_seed = sample_size, sample_seed
-        self.vocabulary_splits, self.num_workers = tuple(vocabulary_splits), num_workers
+        self.vocabulary_splits: tuple[str, ...] = tuple(vocabulary_splits)
+        self.num_workers = num_workers
         self.vary_length, self.evaluation_streams = vary_length, evaluation_streams
         self.packed: PackedCorpus | None = None
         # called with (file, bytes so far, bytes in total) while the hub is read
@@ -176,9 +180,9 @@ class CorpusDataModule(Checked, LightningDataModule, abc.ABC):
             self.hub_files(split)
         return HubFiles(self.repository or "", self.revision, root=self.cache_root).checksum(patterns)
 
-    @abc.abstractmethod
     def hub_documents(self, split: str) -> Iterator[Document]:
         """Yield the documents of a split from the fetched files."""
+        raise NotImplementedError(f"{type(self).__name__}: hub_pattern names files that nothing reads")
 
     # the path from text to batches
 
@@ -221,12 +225,6 @@ class CorpusDataModule(Checked, LightningDataModule, abc.ABC):
             progress: called with (current step, documents so far).
         """
         if self.packed is None:
-            for split in self.vocabulary_splits:
-                if split not in self.splits:
-                    hint = did_you_mean(split, self.splits)
-                    raise UserError(
-                        f"data.vocabulary_splits: no split '{split}'{hint}; choose of {', '.join(self.splits)}"
-                    )
             identity = self.identity()
             folder = self.cache_root / "packed" / f"{self.name}-{identity_key(identity)}"
             readers: dict[str, Callable[[], Iterator[Document]]] = {

@@ -1,4 +1,4 @@
-"""A folder of your own texts: one file or subfolder per label, any of .txt .jsonl .csv .parquet (also .xz .gz .zst)."""
+"""A folder of the user's texts: one file or subfolder per label, of .txt .jsonl .csv .parquet (also .xz .gz .zst)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import os
 import unicodedata
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from lit_ctg.data.corpus import CorpusDataModule
 from lit_ctg.data.document import Document
@@ -57,7 +57,7 @@ def labels_of(root: str | Path | None) -> dict[str, tuple[Path, ...]]:
 
 @functools.lru_cache(maxsize=8)
 def _labels(root: str, folder: Path, state: tuple[Any, ...]) -> dict[str, tuple[Path, ...]]:
-    passed: list[str] = []
+    unread: list[str] = []
     found: dict[str, list[Path]] = {}
     bare: list[str] = []
     for entry in sorted(folder.iterdir()):
@@ -66,33 +66,32 @@ def _labels(root: str, folder: Path, state: tuple[Any, ...]) -> dict[str, tuple[
         check_unicode(entry.name, f"data.root={root}: the file")
         label, files = (entry.name, _below(entry)) if entry.is_dir() else (_stem(entry), [entry])
         readable = [path for path in files if data_suffix(path) in READ]
-        passed += [path.relative_to(folder).as_posix() for path in files if data_suffix(path) not in READ]
+        unread += [path.relative_to(folder).as_posix() for path in files if data_suffix(path) not in READ]
         if readable:
             found.setdefault(label, []).extend(readable)
         elif not files:
             bare.append(label)
     splits = sorted(found.keys() & _SPLITS)
-    if len(splits) > 1:
-        raise UserError(f"data.root={root}: {' and '.join(splits)} are splits, not labels; give one file or subfolder "
-                        "per label (splits are made here), or use data=wikitext, which reads such files")  # fmt: skip
-    if passed:
-        _logger.warning(f"data.root={root}: left out {_shown(passed)} ({' '.join(READ)} are read)")
-    empty = {label: None for label, files in found.items() if not any(map(_has_text, files))}
-    if empty or bare:
-        _logger.warning(f"data.root={root}: left out {_shown([*empty, *bare])}: no text there")
-    labels = {label: tuple(files) for label, files in sorted(found.items()) if label not in empty}
-    if not labels:
-        raise UserError(
-            f"data.root={root} holds no text: give one file (.txt .jsonl .csv .parquet) or subfolder per label"
-        )
-    spelled: dict[str, str] = {}
+    if unread:
+        _logger.warning(f"data.root={root}: left out {_shown(unread)} ({' '.join(READ)} are read)")
+    labels = {label: tuple(files) for label, files in sorted(found.items()) if any(map(_has_text, files))}
+    if empty := [*(label for label in found if label not in labels), *bare]:
+        _logger.warning(f"data.root={root}: left out {_shown(empty)}: no text there")
+    spelled: dict[str, list[str]] = {}
     for label in labels:
-        other = spelled.setdefault(unicodedata.normalize("NFC", label), label)
-        if other != label:
-            raise UserError(
-                f"data.root={root}: the labels {other!a} and {label!a} look the same: rename one, or put both "
-                "into one subfolder"
-            )
+        spelled.setdefault(unicodedata.normalize("NFC", label), []).append(label)
+    alike = next((names for names in spelled.values() if len(names) > 1), None)
+    problem = ""
+    if len(splits) > 1:
+        problem = (f"{' and '.join(splits)} are splits, not labels; give one file or subfolder per label (splits are "
+                   "made here), or use data=wikitext, which reads such files")  # fmt: skip
+    elif not labels:
+        problem = "holds no text: give one file (.txt .jsonl .csv .parquet) or subfolder per label"
+    elif alike:
+        problem = (f"the labels {' and '.join(map(ascii, alike))} look the same: rename one, or put both into one "
+                   "subfolder")  # fmt: skip
+    if problem:
+        raise UserError(f"data.root={root}: {problem}")
     return labels
 
 
@@ -104,7 +103,8 @@ def _below(folder: Path) -> list[Path]:
     """Return the files below a folder but hidden ones; links to folders are not followed: they may be circular."""
 
     def refuse(error: OSError) -> None:
-        raise UserError(f"{error.filename} cannot be read ({error.strerror}): change its permissions or take it out")
+        with reading(error.filename):
+            raise error
 
     files = []
     for place, folders, names in os.walk(folder, onerror=refuse):
@@ -130,7 +130,7 @@ def _has_text(path: Path) -> bool:
 
 
 class FolderDataModule(CorpusDataModule):
-    """Your own texts. Every label is a source with its control code; the last documents of each are for evaluation.
+    """The user's texts. Every label is a source with its control code; the last documents of each are for evaluation.
 
     A row (its text column) is a document, and so is a text file. A label with fewer than ``ENOUGH`` documents is cut
     into paragraphs (between blank lines), or into lines where that is still too few.
@@ -142,18 +142,22 @@ class FolderDataModule(CorpusDataModule):
         options: see ``CorpusDataModule``; ``max_documents`` applies to each label.
 
     Raises:
-        UserError: a source other than local; see ``labels_of``.
+        UserError: see ``labels_of``.
     """
 
     name = "folder"
 
     def __init__(
-        self, *, val_fraction: Fraction, test_fraction: Fraction, column: str | None = None, **options: Any
+        self,
+        *,
+        source: Literal["local"],
+        root: Annotated[str, "a folder with one file or subfolder per label"],
+        val_fraction: Fraction,
+        test_fraction: Fraction,
+        column: str | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(**options)
-        if self.source != "local" or self.root is None:
-            raise UserError("data=folder reads texts of your own: give data.root=<folder with one file or subfolder "
-                            "per label> (and no data.source)")  # fmt: skip
+        super().__init__(source=source, root=root, **options)
         self.val_fraction, self.test_fraction = check_fractions(val_fraction, test_fraction)
         self.column = column
         self._cuts: dict[str, tuple[int, int]] = {}
@@ -168,10 +172,7 @@ class FolderDataModule(CorpusDataModule):
         return {"labels": names, "column": self.column, "fractions": [self.val_fraction, self.test_fraction]}
 
     def sample_documents(self, split: str) -> Iterator[Document]:
-        return iter(())  # rejected by __init__
-
-    def hub_documents(self, split: str) -> Iterator[Document]:
-        return iter(())  # rejected by __init__
+        raise NotImplementedError("source=sample is refused")
 
     def local_files(self) -> list[Path]:
         return [path for files in self.labels.values() for path in files]
@@ -207,12 +208,10 @@ class FolderDataModule(CorpusDataModule):
                     break
             parts = 1 + (self.val_fraction > 0) + (self.test_fraction > 0)
             if count < parts:
-                alone = all(path.parent == Path(str(self.root)) for path in self.labels[label])
-                hint = "; where every file is one text, put the files into a subfolder" if alone else ""
                 raise UserError(
                     f"data.root={self.root}: label '{label}' has {count} line{'s' if count != 1 else ''} of text; "
-                    f"training, validation and test need {parts} at least (better hundreds): give more, or take it away"
-                    f"{hint}"
+                    f"training, validation and test need {parts} at least (better hundreds): give more, or remove it; "
+                    "where every file is one text, put the files into a subfolder"
                 )
             self._cuts[label] = level, count
         return self._cuts[label]

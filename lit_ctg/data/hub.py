@@ -153,68 +153,58 @@ class HubFiles:
                 if isinstance(entry, huggingface_hub.RepoFile) and fnmatch.fnmatch(entry.path, pattern)
             }
         outside = next((path for path in found if path.startswith("/") or ".." in PurePosixPath(path).parts), None)
-        if outside is not None:
-            raise UserError(f"{self.what} lists a file outside its folder ({outside!r}): do not trust this hub")
-        if not found:
-            raise UserError(f"{self.what} holds no file {pattern}: check data.revision and options, or {ALTERNATIVES}")
+        if outside is not None or not found:
+            listed = f"lists a file outside its folder ({outside!r}): do not trust this hub"
+            none = f"holds no file {pattern}: check data.revision and options, or {ALTERNATIVES}"
+            raise UserError(f"{self.what} {none if outside is None else listed}")
         return dict(sorted(found.items()))
 
     @contextlib.contextmanager
     def _talking(self) -> Iterator[None]:
         """Turn what can go wrong between us and the hub into one line; the library's own warnings would add more."""
-        from huggingface_hub import errors
-
-        hub = self.endpoint or "the hub"
         try:
             with only_errors_of("huggingface_hub"):
                 yield
-        except errors.GatedRepoError as error:
-            raise UserError(f"{self.what} is gated: accept its terms on the hub and set HF_TOKEN, or "
-                            f"{ALTERNATIVES}") from error  # fmt: skip
-        except errors.RepositoryNotFoundError as error:
-            raise UserError(f"{self.what}: {hub} has no such repository (or a private one: set HF_TOKEN), check its "
-                            f"name, or {ALTERNATIVES}") from error  # fmt: skip
-        except errors.RevisionNotFoundError as error:
-            raise UserError(f"{self.what}: it has no such revision, check data.revision, or {ALTERNATIVES}") from error
-        except errors.RemoteEntryNotFoundError as error:
-            raise UserError(f"{self.what} holds no such file: check data.revision and options, or "
-                            f"{ALTERNATIVES}") from error  # fmt: skip
-        except errors.HfHubHTTPError as error:
-            status = error.response.status_code
-            hint = "set HF_TOKEN" if status in (401, 403) else "try again later"
-            raise UserError(f"{self.what}: {hub} answered HTTP {status}: {hint}, or {ALTERNATIVES}") from error
-        except OSError as error:
-            if error.errno is not None:
-                raise UserError(f"{self.folder} cannot be written ({error.strerror}): {SET_CACHE}") from error
-            if isinstance(error.__cause__, errors.FileMetadataError):
-                raise UserError(self._strange()) from error
-            raise UserError(self._unreachable(error.__cause__ or error)) from error
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UserError(self._strange()) from error
         except Exception as error:
-            # the underlying library (httpx, depending on its version) has no common base class for "no connection"
-            if type(error).__module__.partition(".")[0].startswith(("httpx", "httpcore")):
-                raise UserError(self._unreachable(error)) from error
-            raise
+            if (problem := self._problem(error)) is None:
+                raise
+            raise UserError(f"{self.what}: {problem}, or {ALTERNATIVES}") from error
 
-    def _strange(self) -> str:
-        return f"{self.what}: {self.endpoint or 'the hub'} did not answer as a hub does: check HF_ENDPOINT, or " \
-               f"{ALTERNATIVES}"  # fmt: skip
+    def _problem(self, error: Exception) -> str | None:
+        """Return what went wrong and what to do, None for an error of another kind."""
+        from huggingface_hub import errors
 
-    def _unreachable(self, error: BaseException) -> str:
-        reason = " ".join(str(error).split())[:160] or type(error).__name__
-        return f"{self.what} could not be fetched from {self.endpoint or 'the hub'} ({reason}): try again later, or " \
-               f"{ALTERNATIVES}"  # fmt: skip
+        hub = self.endpoint or "the hub"
+        known = {
+            errors.GatedRepoError: "it is gated: accept its terms on the hub and set HF_TOKEN",
+            errors.RepositoryNotFoundError: f"{hub} has no such repository (or a private one: set HF_TOKEN), check its "
+            "name",
+            errors.RevisionNotFoundError: "it has no such revision, check data.revision",
+            errors.RemoteEntryNotFoundError: "it holds no such file: check data.revision and options",
+        }
+        if line := next((line for kind, line in known.items() if isinstance(error, kind)), None):
+            return line
+        if isinstance(error, errors.HfHubHTTPError):
+            status = error.response.status_code
+            return f"{hub} answered HTTP {status}: {'set HF_TOKEN' if status in (401, 403) else 'try again later'}"
+        if isinstance(error, OSError) and error.errno is not None:
+            return f"{self.folder} cannot be written ({error.strerror}): {SET_CACHE}"
+        strange = isinstance(error.__cause__, errors.FileMetadataError)
+        if strange or isinstance(error, (ValueError, KeyError, TypeError, AttributeError)):
+            return f"{hub} did not answer as a hub does: check HF_ENDPOINT"
+        # the underlying library (httpx, depending on its version) has no common base class for "no connection"
+        if isinstance(error, OSError) or type(error).__module__.startswith(("httpx", "httpcore")):
+            cause = error.__cause__ if isinstance(error, OSError) and error.__cause__ else error
+            reason = " ".join(str(cause).split())[:160] or type(cause).__name__
+            return f"it could not be fetched from {hub} ({reason}): try again later"
+        return None
 
     def _known(self) -> dict[str, dict[str, str]]:
         """Return, by pattern, the files it stands for, each with the sha256 of its bytes."""
         if not self.listing.exists():
             return {}
-        with reading(self.listing):
-            try:
-                return json.loads(self.listing.read_text(encoding="utf-8"))
-            except json.JSONDecodeError as error:
-                raise UserError(f"{self.listing} is damaged: delete it and run again") from error
+        with reading(self.listing, "delete it and run again"):
+            return json.loads(self.listing.read_text(encoding="utf-8"))
 
 
 def _check(path: Path, stated: str, reason: str) -> str:
@@ -239,19 +229,16 @@ def _check(path: Path, stated: str, reason: str) -> str:
 
 
 def _git_hash(path: Path) -> str:
-    with reading(path):
-        digest = hashlib.sha1(f"blob {path.stat().st_size}\0".encode(), usedforsecurity=False)
-        with open(path, "rb") as stream:
-            while block := stream.read(2**20):
-                digest.update(block)
-    return digest.hexdigest()
+    with reading(path), open(path, "rb") as stream:
+        digest = hashlib.sha1(b"blob %d\0" % path.stat().st_size, usedforsecurity=False)
+        return hashlib.file_digest(stream, lambda: digest).hexdigest()
 
 
 def _bar(name: str, progress: Progress | None) -> Any:
     """Return a class of progress bars, as huggingface_hub asks for, that draws nothing and calls ``progress``."""
     from huggingface_hub.utils import tqdm
 
-    class Told(tqdm):
+    class Silent(tqdm):
         def __init__(self, *arguments: Any, **options: Any) -> None:
             self.done, self.whole = options.get("initial") or 0, options.get("total")
             super().__init__(*arguments, **{**options, "disable": True})
@@ -261,4 +248,4 @@ def _bar(name: str, progress: Progress | None) -> Any:
             if progress is not None:
                 progress(name, self.done, self.whole)
 
-    return Told
+    return Silent

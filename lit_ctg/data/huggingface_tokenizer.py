@@ -156,6 +156,9 @@ def load(path: str, revision: str | None = None, key: str = "data.tokenizer.path
         if folder.is_dir() and not any((folder / name).is_file() for name in FILES):
             raise FileNotFoundError(f"none of {', '.join(FILES)} there")  # transformers would make up an empty one
         found = AutoTokenizer.from_pretrained(place, revision=revision, trust_remote_code=False)
+        if found.get_vocab() == {}:
+            raise ValueError("it is empty")
+        return found
     except Exception as error:
         # the libraries raise all kinds of errors: OSError, ValueError, KeyError, errors of the hub and of tokenizers
         reason = " ".join(str(error).split())[:160]
@@ -163,6 +166,3 @@ def load(path: str, revision: str | None = None, key: str = "data.tokenizer.path
             f"{key}={path}: no tokenizer could be loaded ({reason}); give the folder that "
             "save_pretrained of model and tokenizer wrote, or a hub name"
         ) from error
-    if found.get_vocab() == {}:
-        raise UserError(f"{key}={path}: its tokenizer is empty")
-    return found

@@ -15,7 +15,7 @@ import shutil
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -24,13 +24,15 @@ from lit_ctg.data.chunk import ChunkTable
 from lit_ctg.data.document import Document
 from lit_ctg.data.hub import SET_CACHE
 from lit_ctg.data.source import file_checksum, reading
-from lit_ctg.data.split_writer import Progress, SplitWriter
-from lit_ctg.data.tokenizer import Tokenizer, WordTokenizer
+from lit_ctg.data.tokenizer import BLOCK_CHARACTERS, Tokenizer, WordTokenizer, blocks
 from lit_ctg.errors import UserError
 from lit_ctg.files import leftovers, locked, replacing
 
 FORMAT = 1
+MISSING = -1
 Documents = Callable[[], Iterable[Document]]
+# called with (split, documents so far)
+Progress = Callable[[str, int], None]
 
 
 def identity_key(identity: Mapping[str, Any]) -> str:
@@ -128,21 +130,22 @@ def ensure_packed(
 
 def open_packed(folder: Path, identity: Mapping[str, Any] | None = None) -> PackedCorpus:
     """Open a packed corpus after checking format, identity, sizes and checksums; a ``UserError`` says what is wrong."""
-    path = folder / "meta.json"
-    remedy = f"delete {folder} and run again"
-    with reading(path):
-        try:
-            meta = json.loads(path.read_text(encoding="utf-8"))
-            version, files = meta["format"], meta["files"]
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
-            raise UserError(f"{path} is damaged: {remedy}") from error
-    if version != FORMAT:
-        raise UserError(f"{folder} was written in format {version}, this lit_ctg reads format {FORMAT}: {remedy}")
-    if identity is not None and meta["identity"] != json.loads(json.dumps(identity)):
-        raise UserError(f"{folder} holds another corpus or other options than its name says: {remedy}")
-    for name, expected in files.items():
-        if not (folder / name).exists() or file_checksum(folder / name) != expected:
-            raise UserError(f"{folder / name} is missing or has the wrong checksum: {remedy}")
+    path, remedy = folder / "meta.json", f"delete {folder} and run again"
+    with reading(path, remedy):
+        meta = json.loads(path.read_text(encoding="utf-8"))
+    problem = ""
+    if not isinstance(meta, dict) or not {"format", "files", "identity"} <= meta.keys():
+        problem = f"{path} is damaged"
+    elif meta["format"] != FORMAT:
+        problem = f"{folder} was written in format {meta['format']}, this lit_ctg reads format {FORMAT}"
+    elif identity is not None and meta["identity"] != json.loads(json.dumps(identity)):
+        problem = f"{folder} holds another corpus or other options than its name says"
+    else:
+        for name, expected in meta["files"].items():
+            if not (folder / name).exists() or file_checksum(folder / name) != expected:
+                problem = f"{folder / name} is missing or has the wrong checksum"
+    if problem:
+        raise UserError(f"{problem}: {remedy}")
     return PackedCorpus(folder, meta)
 
 
@@ -169,30 +172,34 @@ def pack(
     A document that already occurred in an earlier split is left out of the later one and counted: nothing evaluated was
     trained on.
     """
-    order = list(splits)
-    held: dict[str, set[bytes]] = {}
-    dropped: dict[str, array] = {}
+    order, first = list(splits), dict[bytes, int]()
+    dropped = dict.fromkeys(order, 0)
 
     def unseen(split: str) -> Iterator[Document]:
-        earlier = [held[name] for name in order[: order.index(split)] if name in held]
-        documents, dropped[split] = _unseen(splits[split](), earlier)
-        return documents
+        """Yield the documents that are in no earlier split."""
+        place, dropped[split] = order.index(split), 0
+        for document in splits[split]():
+            if first and first.get(digest(document), place) < place:
+                dropped[split] += 1
+            else:
+                yield document
 
-    for split in [] if shared else order[:-1]:
-        held[split] = set(map(digest, unseen(split)))
+    for place, split in enumerate([] if shared else order[:-1]):
+        for document in splits[split]():
+            first.setdefault(digest(document), place)
     options: dict[str, Any] = {"end_documents": end_documents, "columns": columns, "progress": progress}
     writers = {split: SplitWriter(folder, split, tokenizer, **options) for split in order}
     if not tokenizer.trained:
         _train(tokenizer, dict.fromkeys(vocabulary_splits), unseen, writers, progress)
     if end_documents and tokenizer.eos_id is None:
-        raise UserError("document_end=true needs an <eos> token: add it to data.tokenizer.specials")
+        raise UserError("data.document_end=true needs an <eos> token: add it to data.tokenizer.specials")
     meta: dict[str, Any] = {"splits": {}, "sources": [], "files": {}, "dtype": tokenizer.dtype.str}
     meta["tokenizer"] = {"kind": tokenizer.kind, "size": len(tokenizer), "specials": _specials(tokenizer)}
     _write_json(folder / "tokenizer.json", tokenizer.state())
     for split, writer in writers.items():
         documents = () if writer.counted else unseen(split)
         facts = writer.write(documents, meta["sources"])
-        meta["splits"][split] = {**facts, "duplicates": sum(dropped[split])}
+        meta["splits"][split] = {**facts, "duplicates": dropped[split]}
     if not meta["splits"].get("train", {"documents": 1})["documents"]:
         raise UserError("the corpus has no document to train on: give more text or smaller evaluation fractions")
     meta["files"] = {path.name: file_checksum(path) for path in sorted(folder.iterdir())}
@@ -201,20 +208,6 @@ def pack(
 
 def _specials(tokenizer: Tokenizer) -> dict[str, int | None]:
     return {name: getattr(tokenizer, f"{name}_id") for name in ("unknown", "pad", "bos", "eos")}
-
-
-def _unseen(documents: Iterable[Document], held: Sequence[set[bytes]]) -> tuple[Iterator[Document], array]:
-    """Return the documents that are in no set of ``held``, and a counter (its sum) of those left out."""
-    dropped = array("q")
-
-    def generate() -> Iterator[Document]:
-        for document in documents:
-            if held and any(digest(document) in texts for texts in held):
-                dropped.append(1)
-            else:
-                yield document
-
-    return generate(), dropped
 
 
 def _train(
@@ -246,3 +239,119 @@ def _write_json(path: Path, value: Mapping[str, Any]) -> None:
     # one entry per line; "indent" would do this in Python, ten times slower
     text = json.dumps(value, ensure_ascii=False, separators=(",\n", ": "))
     path.write_text(text + "\n", encoding="utf-8")
+
+
+class SplitWriter:
+    """Turns the documents of a split into ``<split>.ids`` and ``<split>.npz``.
+
+    Text is read only once where possible: ``count`` writes the numbers of chunks to a scratch file while counting words
+    for the vocabulary, and ``write`` then replaces numbers by ids without splitting the text again.
+
+    Args:
+        folder: where the files go.
+        split: its name.
+        tokenizer: must have its vocabulary when ``write`` is called.
+        end_documents: put the tokenizer's ``eos`` after every document.
+        columns: names of integer entries of ``Document.meta`` to keep.
+        progress: called with (split, documents so far).
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        split: str,
+        tokenizer: Tokenizer,
+        *,
+        end_documents: bool = False,
+        columns: Sequence[str] = (),
+        progress: Progress | None = None,
+    ) -> None:
+        self.folder, self.split, self.tokenizer, self.end_documents = folder, split, tokenizer, end_documents
+        self.progress = progress
+        self._scratch = folder / f"{split}.chunks"
+        self._table: ChunkTable | None = None
+        # for the scratch file: chunks of each text; texts and type of each block
+        self._sizes = array("q")
+        self._blocks: list[tuple[int, np.dtype]] = []
+        self._begin, self._source, self._unknown, self._characters = array("q", [0]), array("H"), 0, 0
+        self._sources: dict[str, int] = {}
+        self._columns = {name: array("q") for name in columns}
+
+    @property
+    def counted(self) -> bool:
+        """Whether ``count`` has already read the documents."""
+        return self._table is not None
+
+    def count(self, documents: Iterable[Document], table: ChunkTable) -> None:
+        """Read the documents, count their chunks in ``table`` and remember their order for ``write``."""
+        assert isinstance(self.tokenizer, WordTokenizer)
+        self._table = table
+        with open(self._scratch, "wb") as stream:
+            for block in self._texts(documents):
+                chunks = self.tokenizer.chunks(block)
+                numbers_C = table.count(chunks)
+                _write(stream, numbers_C)
+                self._sizes.frombytes(chunks.sizes_N.astype(np.int64).tobytes())
+                self._blocks.append((len(block), numbers_C.dtype))
+
+    def write(self, documents: Iterable[Document], sources: list[str]) -> dict[str, int]:
+        """Write the split.
+
+        Args:
+            documents: not read if ``count`` has read them.
+            sources: names of the sources of all splits so far; new ones are appended.
+
+        Returns:
+            how many documents, tokens, characters and unknown tokens there are.
+        """
+        with open(self.folder / f"{self.split}.ids", "wb") as stream:
+            encoded = map(self.tokenizer.encode_many, self._texts(documents)) if not self.counted else self._counted()
+            for ids_T, counts_N in encoded:
+                self._append(ids_T, counts_N, stream)
+        self._scratch.unlink(missing_ok=True)
+        sources += [source for source in self._sources if source not in sources]
+        codes = np.array([sources.index(source) for source in self._sources], dtype=np.uint16)
+        tables: dict[str, Any] = {name: np.frombuffer(column, dtype=np.int64) for name, column in self._columns.items()}
+        begin, source = np.frombuffer(self._begin, dtype=np.int64), codes[np.frombuffer(self._source, dtype=np.uint16)]
+        with open(self.folder / f"{self.split}.npz", "wb") as stream:
+            np.savez(stream, begin=begin, source=source, **tables)
+        return {"documents": len(self._source), "tokens": self._begin[-1], "characters": self._characters,
+                "unknown": self._unknown}  # fmt: skip
+
+    def _texts(self, documents: Iterable[Document]) -> Iterator[list[str]]:
+        return blocks(map(self._describe, documents), BLOCK_CHARACTERS)
+
+    def _describe(self, document: Document) -> str:
+        """Record what is kept of a document besides its text; return the text."""
+        self._source.append(self._sources.setdefault(document.source, len(self._sources)))
+        self._characters += len(document.text)
+        for name, column in self._columns.items():
+            value = document.meta.get(name)
+            column.append(MISSING if value is None else int(value))
+        return document.text
+
+    def _counted(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield ids_T and counts_N of each block that ``count`` has read."""
+        begin = 0
+        assert self._table is not None, "count comes first"
+        with open(self._scratch, "rb") as stream:
+            for texts, dtype in self._blocks:
+                sizes_N = np.array(self._sizes[begin : begin + texts], dtype=np.int64)
+                yield self._table.gather(np.fromfile(stream, dtype=dtype, count=int(sizes_N.sum())), sizes_N)
+                begin += texts
+
+    def _append(self, ids_T: np.ndarray, counts_N: np.ndarray, stream: IO[bytes]) -> None:
+        if self.tokenizer.unknown_id is not None:
+            self._unknown += int(np.count_nonzero(ids_T == self.tokenizer.unknown_id))
+        if self.end_documents:
+            assert self.tokenizer.eos_id is not None, "checked where end_documents is set"
+            ids_T = np.insert(ids_T, np.cumsum(counts_N), self.tokenizer.eos_id)
+            counts_N = counts_N + 1
+        _write(stream, ids_T)
+        self._begin.extend((np.cumsum(counts_N) + self._begin[-1]).tolist())
+        if self.progress is not None:
+            self.progress(self.split, len(self._begin) - 1)
+
+
+def _write(stream: IO[bytes], values: np.ndarray) -> None:
+    stream.write(np.ascontiguousarray(values).data)

@@ -18,6 +18,7 @@ import json
 import logging
 import lzma
 import math
+import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -44,9 +45,8 @@ def find_file(root: str | Path | None, stems: Sequence[str], *, suffixes: Sequen
     """Return the first existing ``root/<stem><suffix><packing>``; the ``UserError`` names what was looked for."""
     found = find_optional(root, stems, suffixes=suffixes)
     if found is None:
-        names = ", ".join(stems)
         raise UserError(
-            f"data.root={root}: no file called {names} (.txt .jsonl .csv .parquet, also .xz .gz .zst); "
+            f"data.root={root}: no file called {', '.join(stems)} (.txt .jsonl .csv .parquet, also .xz .gz .zst); "
             "point data.root at the folder that holds it or use data.source=sample"
         )
     return found
@@ -56,61 +56,27 @@ def find_optional(root: str | Path | None, stems: Sequence[str], *, suffixes: Se
     """Like ``find_file`` but ``None`` if no candidate exists; a missing root is still a ``UserError``."""
     folder = root_folder(root)
     names = {path.name for path in folder.iterdir()}
-    for stem in stems:
-        for suffix in suffixes:
-            for packing in PACKED_SUFFIXES:
-                name = stem + suffix + packing
-                if name in names and (folder / name).is_file():
-                    return folder / name
+    for stem, suffix, packing in itertools.product(stems, suffixes, PACKED_SUFFIXES):
+        name = stem + suffix + packing
+        if name in names and (folder / name).is_file():
+            return folder / name
     return None
 
 
 def root_folder(root: str | Path | None) -> Path:
     """Return ``data.root`` as a readable folder; ``UserError`` otherwise."""
-    if root is None:
-        raise UserError("data.source=local needs data.root=<folder>; or use data.source=sample")
     try:
-        folder = Path(root).expanduser()
+        folder = Path(root or "").expanduser()
         next(folder.iterdir(), None)
-    except (OSError, RuntimeError, ValueError) as error:
-        # circular links, no such user, a NUL byte
-        reason = getattr(error, "strerror", None) or error
-        raise UserError(f"data.root={root} cannot be read ({reason}): give an existing folder") from error
+        reason = "" if root else "it is not set"
+    except (OSError, RuntimeError, ValueError) as error:  # circular links, no such user, a NUL byte
+        reason = str(getattr(error, "strerror", None) or error)
+    if reason:
+        raise UserError(
+            f"data.root={root} cannot be read ({reason}): data.source=local needs data.root=<folder>, one that exists; "
+            "or use data.source=sample"
+        )
     return folder
-
-
-class _ZstdStream(io.RawIOBase):
-    """Decompress zstd frames and notice a missing end, which zstandard's own reader silently ignores."""
-
-    def __init__(self, raw: IO[bytes]) -> None:
-        import zstandard
-
-        self._raw, self._new = raw, zstandard.ZstdDecompressor().decompressobj
-        self._frame, self._ready, self._inside = self._new(), b"", False
-
-    def readable(self) -> bool:
-        return True
-
-    def close(self) -> None:
-        self._raw.close()
-        super().close()
-
-    def readinto(self, buffer: Any) -> int:
-        while not self._ready:
-            block = self._raw.read(2**10)  # may become 32 MiB at once
-            if not block:
-                if self._inside:
-                    raise EOFError("compressed file ended before the end of its last frame")
-                return 0
-            while block:
-                self._ready += self._frame.decompress(block)
-                self._inside = not self._frame.eof
-                block = self._frame.unused_data if self._frame.eof else b""
-                if self._frame.eof:
-                    self._frame = self._new()
-        count = min(len(buffer), len(self._ready))
-        buffer[:count], self._ready = self._ready[:count], self._ready[count:]
-        return count
 
 
 def open_bytes(path: str | Path) -> IO[bytes]:
@@ -133,38 +99,52 @@ def _unpacking(path: Path) -> IO[bytes]:
         return lzma.open(path, "rb")
     if path.suffix == ".gz":
         return cast("IO[bytes]", gzip.open(path, "rb"))
-    return io.BufferedReader(_ZstdStream(open(path, "rb")), 2**17)
+    import pyarrow
+
+    # it notices a missing end
+    return pyarrow.CompressedInputStream(pyarrow.OSFile(str(path)), "zstd")
 
 
-def _said(what: object) -> str:
+def _short(text: object) -> str:
     """Return a message of a library or a file as one short line."""
-    return " ".join(str(what).split())[:200]
+    return " ".join(str(text).split())[:200]
 
 
 def _listed(columns: Iterable[object]) -> str:
-    return ", ".join(_said(name)[:40] for name in columns) or "nothing"
+    return ", ".join(_short(name)[:40] for name in columns) or "nothing"
 
 
 @contextlib.contextmanager
-def reading(path: str | Path) -> Iterator[None]:
-    """Turn what can go wrong while ``path`` is read into one clear line."""
+def reading(path: str | Path, remedy: str = "fetch the file again") -> Iterator[None]:
+    """Turn what can go wrong while ``path`` is read and parsed into one line, a ``UserError``.
+
+    Args:
+        path: of the file.
+        remedy: what to do about a damaged one, the end of the line.
+    """
     try:
         yield
-    except (EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error) as error:
-        raise UserError(f"{path} is truncated or damaged ({_said(error)}): fetch the file again") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8 ({error.reason}): convert it, e.g. with iconv -t UTF-8") from error
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({_said(error.strerror or error)})") from error
-    except RecursionError as error:
-        raise UserError(f"{path} is nested too deep: is this a data file? fetch it again") from error
-    except ImportError as error:
-        raise UserError(f"{path} needs the package {error.name}: pip install {error.name}") from error
-    except Exception as error:
-        # zstandard and pyarrow raise their own classes, which exist only once those packages are imported
-        if type(error).__module__.partition(".")[0] in ("zstandard", "pyarrow"):
-            raise UserError(f"{path} is truncated or damaged ({_said(error)}): fetch the file again") from error
+    except UserError:
         raise
+    except Exception as error:
+        if (problem := _problem(error, remedy)) is None:
+            raise
+        raise UserError(f"{path} {problem}") from error
+
+
+def _problem(error: Exception, remedy: str) -> str | None:
+    """Return what is wrong with a file and what to do; None for an error that no file causes."""
+    # pyarrow's own classes exist only once it is imported; its and gzip's OSError have no number
+    damaged = isinstance(error, (EOFError, lzma.LZMAError, zlib.error)) or type(error).__module__.startswith("pyarrow")
+    if damaged or (isinstance(error, OSError) and error.errno is None):
+        return f"is truncated or damaged ({_short(error)}): {remedy}"
+    if isinstance(error, UnicodeDecodeError):
+        return f"is not UTF-8 ({error.reason}): convert it, e.g. with iconv -t UTF-8"
+    if isinstance(error, json.JSONDecodeError):
+        return f"is not JSON ({error.msg}): {remedy}"
+    if isinstance(error, OSError):
+        return f"cannot be read ({_short(error.strerror)})"
+    return f"is nested too deep: {remedy}" if isinstance(error, RecursionError) else None
 
 
 def read_lines(path: str | Path, *, empty: bool = False) -> Iterator[str]:
@@ -179,23 +159,28 @@ def read_lines(path: str | Path, *, empty: bool = False) -> Iterator[str]:
             line = stream.readline(MAX_LINE_BYTES + 1)
             if not line:
                 break
-            if len(line) > MAX_LINE_BYTES:
-                size = MAX_LINE_BYTES // 2**20
-                raise UserError(f"{path} line {number} is longer than {size} MiB: is this a text file? break its lines")
-            if b"\0" in line:
-                raise UserError(f"{path} line {number} holds NUL bytes: this is not UTF-8 text; convert or clean it")
-            if number == 1 and line.startswith(b"\xef\xbb\xbf"):
-                line = line[3:]
-            try:
-                text = line.decode("utf-8")
-            except UnicodeDecodeError as error:
-                byte = error.start + 1
-                raise UserError(
-                    f"{path} line {number} byte {byte} is not UTF-8: convert the file, e.g. with iconv -t UTF-8"
-                ) from error
+            text, problem = _decoded(line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line)
+            if problem:
+                raise UserError(f"{path} line {number} {problem}")
             visible = visible or not text.isspace()
             yield text.rstrip("\r\n")
-    if not visible and not empty:
+    _check_not_empty(path, visible or empty)
+
+
+def _decoded(line: bytes) -> tuple[str, str]:
+    """Return the text of a line and what is wrong with it."""
+    if len(line) > MAX_LINE_BYTES:
+        return "", f"is longer than {MAX_LINE_BYTES // 2**20} MiB: is this a text file? break its lines"
+    if b"\0" in line:
+        return "", "holds NUL bytes: this is not UTF-8 text; convert or clean it"
+    try:
+        return line.decode("utf-8"), ""
+    except UnicodeDecodeError as error:
+        return "", f"byte {error.start + 1} is not UTF-8: convert the file, e.g. with iconv -t UTF-8"
+
+
+def _check_not_empty(path: str | Path, filled: bool) -> None:
+    if not filled:
         raise UserError(f"{path} is empty: give a file that holds text")
 
 
@@ -230,18 +215,14 @@ class Row(dict[str, Any]):
         value = self.get(column)
         if value is None:
             return ""
+        problem = ""
         if not isinstance(value, str):
-            raise UserError(f"{self.where}: column '{column}' holds {_kind(value)}, not text: give text in quotes")
-        if not value.isascii():
-            try:
-                value.encode()
-            except UnicodeEncodeError as error:
-                raise UserError(
-                    f"{self.where}: column '{column}' holds half of a surrogate pair (character {error.start + 1}), "
-                    "which is not a character: clean the text"
-                ) from error
-        if "\0" in value:
-            raise UserError(f"{self.where}: column '{column}' holds NUL characters: clean the text")
+            problem = f"{_kind(value)}, not text: give text in quotes"
+        elif half := _SURROGATE.search(value):
+            problem = f"half of a surrogate pair (character {half.start() + 1}), not a character: clean the text"
+        elif "\0" in value:
+            problem = "NUL characters: clean the text"
+        self._check(column, problem)
         return value
 
     def number(self, column: str, low: float, high: float) -> float | None:
@@ -257,12 +238,17 @@ class Row(dict[str, Any]):
             number = math.nan if isinstance(value, bool) else float(value)
         except (TypeError, ValueError, OverflowError):
             number = math.nan
-        if not low <= number <= high:
-            shown = str(value) if isinstance(value, (int, float)) else f"{_kind(value)} ({str(value)[:40]!r})"
-            raise UserError(
-                f"{self.where}: column '{column}' holds {shown}: give a number from {low:g} to {high:g}, or nothing"
-            )
+        shown = str(value) if isinstance(value, (int, float)) else f"{_kind(value)} ({str(value)[:40]!r})"
+        wrong = f"{shown}: give a number from {low:g} to {high:g}, or nothing"
+        self._check(column, "" if low <= number <= high else wrong)
         return number
+
+    def _check(self, column: str, problem: str) -> None:
+        if problem:
+            raise UserError(f"{self.where}: column '{column}' holds {problem}")
+
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def _kind(value: Any) -> str:
@@ -283,22 +269,29 @@ def read_records(
 
     Raises ``UserError`` naming file, row and the column that is missing, and for an empty file.
     """
-    suffix, needed = data_suffix(path), list(columns)
+    suffix, needed, filled = data_suffix(path), list(columns), empty
     readers = {".jsonl": _read_jsonl, ".csv": _read_csv, ".parquet": _read_parquet}
     if suffix not in readers:
         raise UserError(f"{path}: rows can be read from .jsonl, .csv or .parquet, not from '{suffix}'")
-    found = False
     for row in readers[suffix](path, needed, list(optional), empty):
-        found = True
+        filled = True
         for column in needed:
             if row.get(column) is None:
-                if column in row:
-                    raise UserError(f"{row.where} has nothing in column '{column}': fill it or leave the row out")
-                hint = did_you_mean(column, map(str, row))
-                raise UserError(f"{row.where} has no column '{column}' (it has {_listed(row)}){hint}")
+                _check_column(row.where, column, row)
         yield row
-    if not found and not empty:
-        raise UserError(f"{path} is empty: give a file that holds rows")
+    _check_not_empty(path, filled)
+
+
+def _check_column(where: object, column: str, names: Iterable[str], found: bool = False) -> None:
+    """Refuse a column that is not ``found``: ``names`` lacks it, or its row has nothing there."""
+    if found:
+        return
+    if column in names:
+        problem = f"nothing in column '{column}': fill it or leave the row out"
+    else:
+        hint = did_you_mean(column, map(str, names))
+        problem = f"no column '{column}' (it has {_listed(names)}): name the column so, or another column{hint}"
+    raise UserError(f"{where} has {problem}")
 
 
 def column_names(path: str | Path) -> list[str]:
@@ -323,10 +316,8 @@ def text_column(path: str | Path, given: str | None = None, also: Sequence[str] 
     found = next((name for name in ([given] if given else TEXT_COLUMNS) if name in names), None)
     if found is None and not given and len(names) == 1:
         found = names[0]
-    if found is None:
-        hint = did_you_mean(given, names) if given else ""
-        wanted = given or TEXT_COLUMNS[0]
-        raise UserError(f"{path} has no column '{wanted}' (it has {_listed(names)}): call it 'text'{hint}")
+    _check_column(path, given or TEXT_COLUMNS[0], names, found is not None)
+    assert found is not None, "_check_column raises"
     _warn_of_unread(Path(path).parent, found, tuple(name for name in names if name != found and name not in also))
     return found
 
@@ -335,7 +326,7 @@ def text_column(path: str | Path, given: str | None = None, also: Sequence[str] 
 def _warn_of_unread(folder: Path, text: str, others: Sequence[str]) -> None:
     if others:
         _logger.warning(
-            f"{folder}: column '{_said(text)}' is taken as the text, other columns ({_listed(others)}) are ignored; "
+            f"{folder}: column '{_short(text)}' is taken as the text, other columns ({_listed(others)}) are ignored; "
             "labels are files and subfolders, not columns"
         )
 
@@ -343,26 +334,22 @@ def _warn_of_unread(folder: Path, text: str, others: Sequence[str]) -> None:
 def read_json(path: str | Path) -> Any:
     """Return the value in a JSON file, plain or compressed; ``UserError`` if it is not JSON."""
     with reading(path):
-        try:
-            return json.loads("\n".join(read_lines(path)))
-        except ValueError as error:
-            raise UserError(f"{path} is not JSON ({getattr(error, 'msg', error)}): fetch the file again") from error
+        return json.loads("\n".join(read_lines(path)))
 
 
 def _read_jsonl(path: str | Path, columns: Sequence[str], optional: Sequence[str], empty: bool) -> Iterator[Row]:
     for number, line in enumerate(read_lines(path, empty=empty), start=1):
         if not line.strip():
             continue
+        row, problem = None, "is not a JSON object"
         try:
             row = json.loads(line)
         except ValueError as error:  # JSONDecodeError, or a number with thousands of digits
-            raise UserError(
-                f"{path} line {number} is not JSON ({getattr(error, 'msg', error)}): one object per line"
-            ) from error
-        except RecursionError as error:
-            raise UserError(f"{path} line {number} is nested too deep: one flat object per line") from error
+            problem = f"is not JSON ({getattr(error, 'msg', error)})"
+        except RecursionError:
+            problem = "is nested too deep"
         if not isinstance(row, dict):
-            raise UserError(f"{path} line {number} is not a JSON object: one object per line")
+            raise UserError(f"{path} line {number} {problem}: give one flat object per line")
         yield Row(row, f"{path} line {number}")
 
 
@@ -373,19 +360,19 @@ def _read_csv(path: str | Path, columns: Sequence[str], optional: Sequence[str],
     header = next(lines, "")
     mark = next((mark for mark in SEPARATORS if mark in header), SEPARATORS[0])
     rows = csv.DictReader(itertools.chain([header], lines), delimiter=mark, strict=True)
-    begin = 1
+    end = 0
     try:
         _check_header(rows.fieldnames or (), path)
+        end = 1
         for row in rows:
-            begin = max(begin + 1, 2)
-            where = f"{path} line {begin}"
             if None in row:
-                raise UserError(f"{where} has more fields than the header: put text with {mark!r} in quotes")
-            begin = rows.line_num
-            yield Row(row, where)
+                raise csv.Error("more fields than the header")
+            yield Row(row, f"{path} line {end + 1}")
+            end = rows.line_num
     except csv.Error as error:
         raise UserError(
-            f"{path} line {begin + 1} is not CSV ({error}): close every quote, double the quotes inside a field"
+            f"{path} line {end + 1} is not CSV ({error}): put text with {mark!r} in quotes, close every quote, double "
+            "the quotes inside a field"
         ) from error
 
 
@@ -393,7 +380,7 @@ def _check_header(names: Sequence[str], path: str | Path) -> None:
     """Refuse two columns of one name: only one of them would be read."""
     twice = next((name for number, name in enumerate(names) if name in names[:number]), None)
     if twice is not None:
-        raise UserError(f"{path} has two columns called '{_said(twice)}': rename one")
+        raise UserError(f"{path} has two columns called '{_short(twice)}': rename one")
 
 
 def _read_parquet(path: str | Path, columns: Sequence[str], optional: Sequence[str], empty: bool) -> Iterator[Row]:
@@ -407,10 +394,8 @@ def _read_parquet(path: str | Path, columns: Sequence[str], optional: Sequence[s
             table = pyarrow.parquet.ParquetFile(stream if plain else io.BytesIO(stream.read()))
             names = table.schema_arrow.names
             _check_header(names, path)
-            missing = next((name for name in columns if name not in names), None)
-            if missing is not None:
-                hint = did_you_mean(missing, names)
-                raise UserError(f"{path} has no column '{missing}' (it has {_listed(names)}){hint}")
+            for name in columns:
+                _check_column(path, name, names, name in names)
             wanted = [*columns, *(name for name in optional if name in names)]
             for batch in table.iter_batches(batch_size=2048, columns=wanted):
                 for row in batch.to_pylist():

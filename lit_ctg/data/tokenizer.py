@@ -153,14 +153,16 @@ class WordTokenizer(Tokenizer):
         specials: Sequence[str] = ("<unk>",),
     ) -> None:
         super().__init__()
-        if "<unk>" not in specials:
-            raise UserError("tokenizer.specials needs '<unk>': words outside the training split must have an id")
         self.lower, self.eol, self.minimum, self.size = lower, eol, minimum, size
         self._line_end = f" {eol} ".encode()
         self.specials = tuple(dict.fromkeys([*specials, *([eol] if eol else [])]))
         self._quoted = [word.encode() for word in {*self.specials, "<pad>", "<bos>", "<eos>"} - {"<unk>"}]
-        if size is not None and size < len(self.specials):
-            raise UserError(f"tokenizer.size={size} has no room for {', '.join(self.specials)}: give more, or null")
+        kept = self.specials[:size]
+        if "<unk>" not in specials or len(kept) < len(self.specials):
+            raise UserError(
+                f"data.tokenizer: size={size} and specials={list(specials)}: there must be '<unk>', for words outside "
+                f"the training split, and room for {', '.join(self.specials)}; pass more, or size=null"
+            )
 
     def fingerprint(self) -> dict[str, Any]:
         return {"kind": self.kind, "lower": self.lower, "eol": self.eol, "minimum": self.minimum, "size": self.size,
@@ -269,16 +271,11 @@ class SpacyTokenizer(WordTokenizer):
     def _bytes(self, text: str) -> bytes:
         return (text.lower() if self.lower else text).encode()
 
-    def _load(self) -> Any:
-        try:
-            import spacy
-        except ImportError as error:
-            raise UserError("the spacy tokenizer needs spaCy: pip install spacy, or data/tokenizer=word") from error
-        return spacy.blank("en").tokenizer
-
     def _words(self, chunk: bytes) -> list[str]:
         if self._rules is None:
-            self._rules = self._load()
+            import spacy
+
+            self._rules = spacy.blank("en").tokenizer
         words: list[str] = []
         for piece in _PIECES.findall(chunk):
             for number, part in enumerate(piece.decode().split("\n")):
@@ -292,25 +289,21 @@ class SpacyTokenizer(WordTokenizer):
 
     def _split(self, chunks: Sequence[bytes]) -> tuple[list[str], np.ndarray]:
         # one list, not one per chunk: a hundred thousand lists would keep the garbage collector busy
-        words: list[str] = []
-        ends = [0]
+        words, ends = list[str](), [0]
         for chunk in chunks:
             words += self._words(chunk)
             ends.append(len(words))
         return words, np.diff(ends)
 
 
-# --- tokens inside a text -------------------------------------------------------------------------------------------
-
-
-# A text read alone can have other tokens than behind a word, and a token alone another text: tokenizers of the Llama
-# family put a space before every text, and decoding drops the one that a text begins with.
+# A text alone can have other tokens than behind a word, and a token alone another text: tokenizers of the Llama family
+# put a space before every text, and decoding drops the one that a text begins with.
 
 
 def ids_behind(tokenizer: Tokenizer, before: str, texts: Sequence[str]) -> list[list[int]]:
-    """Return the ids of each text where it stands behind ``before``; read alone where the two share a token.
+    """Tokenize each text as it appears after ``before``.
 
-    So they are, too, where ``before`` is an unknown token, which may be that of both.
+    If a token spans both, or ``before`` holds an unknown token, the text is tokenized alone.
     """
     first = list(tokenizer.encode(before))
     first = [] if tokenizer.unknown_id in first else first

@@ -66,8 +66,3 @@ class WikipediaDataModule(CorpusDataModule):
     def _split(self, number: int) -> str:
         place = number % self.holdout
         return {self.holdout - 1: "test", self.holdout // 2 - 1: "val"}.get(place, "train")
-
-    def hub_documents(self, split: str) -> Iterator[Document]:
-        # rejected by hub_pattern before anything is read
-        self.hub_pattern(split)
-        return iter(())

@@ -208,7 +208,7 @@ def test_a_subfolder_that_is_empty_or_cannot_be_read_is_told(
 
 def test_only_a_folder_of_ones_own(own: Path) -> None:
     for changes in ({"root": None}, {"source": "sample"}, {"source": "hub"}):
-        with pytest.raises(UserError, match=r"give data\.root=<folder"):
+        with pytest.raises(UserError, match=r"FolderDataModule\.(root=null|source=(sample|hub)): pass "):
             module(own, **changes)
 
 

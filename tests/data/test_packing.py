@@ -12,10 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lit_ctg.data import split_writer
+from lit_ctg.data import packing
 from lit_ctg.data.document import Document
-from lit_ctg.data.packing import digest, ensure_packed, identity_key, open_packed
-from lit_ctg.data.split_writer import MISSING
+from lit_ctg.data.packing import MISSING, digest, ensure_packed, identity_key, open_packed
 from lit_ctg.data.tokenizer import WordTokenizer
 from lit_ctg.errors import UserError
 
@@ -93,7 +92,7 @@ def test_end_of_document_tokens(tmp_path: Path) -> None:
 
 def test_blocks_do_not_show(tmp_path: Path, monkeypatch) -> None:
     whole, _ = packed(tmp_path / "c")
-    monkeypatch.setattr(split_writer, "BLOCK_CHARACTERS", 1)
+    monkeypatch.setattr(packing, "BLOCK_CHARACTERS", 1)
     parts, _ = packed(tmp_path / "d")
     assert whole.ids("train").tolist() == parts.ids("train").tolist()
     assert whole.table("train", "begin").tolist() == parts.table("train", "begin").tolist()
@@ -104,7 +103,7 @@ def test_a_failing_disk_leaves_nothing(tmp_path: Path, monkeypatch, code: int) -
     def fail(*arguments: object) -> None:
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(split_writer, "_write", fail)
+    monkeypatch.setattr(packing, "_write", fail)
     with pytest.raises(UserError) as error:
         packed(tmp_path / "c")
     assert os.strerror(code) in one_line(error) and "data.cache_root" in str(error.value)
@@ -178,7 +177,7 @@ def damage(folder: Path, how: str) -> None:
         ("missing file", "val.npz is missing"),
         ("other version", "was written in format 99, this lit_ctg reads format 1"),
         ("other corpus", "holds another corpus"),
-        ("half meta", "is damaged"),
+        ("half meta", "is not JSON"),
         ("no meta", "cannot be read"),
     ],
 )

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from lit_ctg.data.packing import MISSING
 from lit_ctg.data.reviews import ReviewsDataModule
-from lit_ctg.data.split_writer import MISSING
 from lit_ctg.data.tokenizer import SpacyTokenizer, WordTokenizer
 from lit_ctg.errors import UserError
 

@@ -204,7 +204,7 @@ def test_csv_says_where_a_row_begins(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"a\.csv line 4 is not CSV .*close every quote"):
         rows(path)
     path.write_text("text,stars\none,1\ntwo, three,2\n")
-    with pytest.raises(UserError, match=r"a\.csv line 3 has more fields than the header"):
+    with pytest.raises(UserError, match=r"a\.csv line 3 is not CSV .more fields than the header"):
         rows(path)
 
 

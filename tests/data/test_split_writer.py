@@ -11,11 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lit_ctg.data import chunk, split_writer
+from lit_ctg.data import chunk, packing
 from lit_ctg.data.chunk import ChunkTable
 from lit_ctg.data.document import Document
-from lit_ctg.data.packing import ensure_packed
-from lit_ctg.data.split_writer import SplitWriter
+from lit_ctg.data.packing import SplitWriter, ensure_packed
 from lit_ctg.data.tokenizer import SpacyTokenizer, WordTokenizer
 
 MAKERS = {
@@ -51,7 +50,7 @@ def plain(make: Callable[[], WordTokenizer], texts: Sequence[str]) -> tuple[list
 @pytest.mark.parametrize("characters", [1, 500, 2**22])
 @pytest.mark.parametrize("name", MAKERS)
 def test_ids_and_vocabulary_are_those_of_a_loop(tmp_path: Path, monkeypatch, name: str, characters: int) -> None:
-    monkeypatch.setattr(split_writer, "BLOCK_CHARACTERS", characters)
+    monkeypatch.setattr(packing, "BLOCK_CHARACTERS", characters)
     monkeypatch.setattr(chunk, "FIRST", 10)
     train, tokenizer = documents(1, 150), MAKERS[name]()
     packed = ensure_packed(tmp_path / "c", {"train": lambda: train}, tokenizer, {})

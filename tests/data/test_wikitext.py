@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lit_ctg.data import split_writer, wikitext
+from lit_ctg.data import packing, wikitext
 from lit_ctg.data.packing import digest
 from lit_ctg.data.tokenizer import WordTokenizer
 from lit_ctg.data.wikitext import WikiTextDataModule, articles
@@ -140,15 +140,6 @@ def test_sample_needs_nothing_and_never_leaks(tmp_path: Path) -> None:
     assert "@,@" not in raw.vocabulary.tokens
 
 
-def test_wrong_settings_are_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="did you mean 'streams'"):
-        module(tmp_path, batching="stream")
-    with pytest.raises(UserError, match="steps_per_epoch"):
-        module(tmp_path, batching="windows")
-    with pytest.raises(UserError, match=r"pin it: data\.revision="):
-        module(tmp_path, source="hub", revision="main").prepare()
-
-
 def damage(root: Path, how: str, monkeypatch) -> None:
     path = root / "train.txt"
     data = path.read_bytes()
@@ -172,7 +163,7 @@ def damage(root: Path, how: str, monkeypatch) -> None:
         def full(*arguments: object) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-        monkeypatch.setattr(split_writer, "_write", full)
+        monkeypatch.setattr(packing, "_write", full)
     elif how == "permission":
 
         def refuse(*arguments: object, **options: object) -> None:
