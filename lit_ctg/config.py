@@ -24,6 +24,7 @@ from omegaconf.errors import InterpolationKeyError, MissingMandatoryValue, Omega
 from lit_ctg.errors import UserError, blame, check_unicode, did_you_mean
 from lit_ctg.files import config_folder
 from lit_ctg.limits import Count, Seed, check_value, hints_of
+from lit_ctg.network.pretrained import MODELS
 from lit_ctg.trust import named_by_user, resolve, stored, without_trust
 
 # what the shell passes as one word may hold commas, spaces and "="; Hydra's grammar wants it quoted
@@ -175,13 +176,26 @@ def prepare_overrides(overrides: Iterable[str]) -> list[str]:
     """Quote free text, let ``control.<name>=<value>`` add a key and ``+<key>=<value>`` change an existing one.
 
     ``lit-ctg generate prompt="Carol starts the model," control.pos_high=0.9`` reaches us as two bare words.
+    ``backbone=<name of lit-ctg model list>`` becomes that model with its tokenizer.
     ``data=folder`` becomes the variant of the experiment's paper. In a sweep over several papers, or one that is not
     written as names with commas, it stays as it is, and the words of each job are to be prepared once more.
     """
-    words = list(overrides)
+    given = list(overrides)
+    words = [part for word in given for part in _named_model(word, given)]
     check_unicode(os.getcwd(), "the current folder")
     paper = _paper(words)
     return [_prepare_override(check_unicode(word, "the override"), paper) for word in words]
+
+
+def _named_model(word: str, words: Iterable[str]) -> list[str]:
+    """Return the overrides that ``backbone=<name>`` stands for, where the name is a pretrained model's."""
+    key, _, name = word.partition("=")
+    if key != "backbone" or name not in MODELS:
+        return [word]
+    given = {each.partition("=")[0].lstrip("+") for each in words}
+    tokenizer = {"data/tokenizer": "huggingface", "data.tokenizer.path": name}
+    also = {} if "data/tokenizer" in given else {key: value for key, value in tokenizer.items() if key not in given}
+    return [f"{key}={value}" for key, value in {"backbone": "huggingface", "backbone.path": name, **also}.items()]
 
 
 def _paper(words: Iterable[str]) -> str:

@@ -22,13 +22,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from lit_ctg.errors import UserError
+from lit_ctg.errors import UserError, check_unicode
 from lit_ctg.terminal import printable
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
 
 ELSEWHERE = "choose another folder"
+OFFLINE_VARIABLES = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")
 # suffix of a folder that another is about to replace
 PUT_ASIDE = ".old"
 
@@ -440,6 +441,20 @@ def _check_events(events: Iterable[Any], aliases: bool) -> None:
         counts[-1] += size
         if counts[-1] > MAX_YAML_VALUES:
             raise yaml.YAMLError(f"line {line}: more than {MAX_YAML_VALUES:,} values, aliases (*) written out")
+
+
+def cache_root(given: str | Path | None) -> Path:
+    """Return the folder for downloads and packed corpora: the given one, else LIT_CTG_CACHE, else ~/.cache/lit_ctg."""
+    folder = str(given or os.environ.get("LIT_CTG_CACHE") or "~/.cache/lit_ctg")
+    return Path(check_unicode(folder, "the cache folder")).expanduser()
+
+
+def offline() -> str:
+    """Return the name of the environment variable that forbids the network, or ``""``."""
+    for name in OFFLINE_VARIABLES:
+        if os.environ.get(name, "").lower() in ("1", "true", "yes", "on"):
+            return name
+    return ""
 
 
 def config_folder() -> Path:

@@ -39,7 +39,7 @@ Gain = Annotated[float, Interval(ge=-10000, le=10000)]
 Weight = Annotated[float, Interval(ge=0, le=10000)]
 Count = Annotated[int, Ge(1)]
 Whole = Annotated[int, Ge(0)]
-Pretrained = Annotated[str, "a folder that save_pretrained wrote, or a hub name"]
+Pretrained = Annotated[str, "a folder that save_pretrained wrote, a name of lit-ctg model list, or a hub name"]
 # no sample text is larger
 SampleSize = Annotated[int, Interval(ge=1, le=10**9)]
 Source = Literal["sample", "local", "hub"]

@@ -54,6 +54,7 @@ from lit_ctg.field.page import report as field_report
 from lit_ctg.field.tune import make_gpt2, make_tokenizer
 from lit_ctg.files import files_in, write_samples
 from lit_ctg.limits import check_settings
+from lit_ctg.network.huggingface import load_model
 from lit_ctg.papers.control_code.control import SoftPrompt
 from lit_ctg.results.record import RunRecord, load_records, write_record
 from lit_ctg.run.checkpoint import Checkpoint
@@ -1124,3 +1125,56 @@ def test_a_setting_out_of_its_limits_is_named_before_there_is_a_run(
     with pytest.raises(UserError, match=rf"^{re.escape(key)}=[^\n]*: pass [^\n]*$"):
         train(cfg)
     assert not (tmp_path / "out").exists()
+
+
+# ---- models ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def gguf_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Return what writes a GGUF file with changed metadata or bytes."""
+    from tests.gguf_file import write_gguf
+
+    monkeypatch.setenv("LIT_CTG_CACHE", str(tmp_path / "cache"))
+
+    def write(change: Callable[[bytearray], None] | None = None, **metadata: int) -> str:
+        path = tmp_path / "bad.gguf"
+        write_gguf(path, **metadata)
+        content = bytearray(path.read_bytes())
+        if change is not None:
+            change(content)
+        path.write_bytes(content)
+        return str(path)
+
+    return write
+
+
+def _put(place: int, value: int) -> Callable[[bytearray], None]:
+    def change(content: bytearray) -> None:
+        content[place : place + 8] = value.to_bytes(8, "little")
+
+    return change
+
+
+def _cut(content: bytearray) -> None:
+    del content[len(content) // 2 :]
+
+
+def _name_nothing(content: bytearray) -> None:
+    content[:4] = b"PK\x03\x04"
+
+
+@pytest.mark.parametrize("change", [_put(8, 2**60), _put(16, 2**60), _put(24, 2**62), _cut, _name_nothing])
+def test_a_damaged_gguf_file_is_named(gguf_file: Callable[..., str], change, tmp_path: Path) -> None:
+    path = gguf_file(change)
+    with pytest.raises(UserError, match=r"bad\.gguf") as caught:
+        load_model(path, where="model")
+    assert "\n" not in str(caught.value) and not [*(tmp_path / "cache").glob("models/bad*")]
+
+
+@pytest.mark.parametrize(
+    "key", ["block_count", "expert_count", "embedding_length", "feed_forward_length", "vocab_size"]
+)
+def test_sizes_of_a_gguf_file_build_no_large_model(gguf_file: Callable[..., str], key: str) -> None:
+    with pytest.raises(UserError, match=r"bad\.gguf"):
+        load_model(gguf_file(**{key: 2**31}), where="model")

@@ -16,7 +16,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "lit_ctg"
 ALLOWED = {
     "core": {"decoding"},
     "network": set(),
-    "data": {"core"},
+    "data": {"core", "network"},
     "decoding": set(),
     "control": {"core", "decoding"},
     "metric": {"core"},

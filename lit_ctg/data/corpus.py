@@ -23,13 +23,13 @@ from lit_ctg.data.batching import (
 )
 from lit_ctg.data.document import Document
 from lit_ctg.data.hub import ALTERNATIVES, HubFiles
-from lit_ctg.data.hub import cache_root as cache_folder
 from lit_ctg.data.loader import ResumableLoader
 from lit_ctg.data.packing import PackedCorpus, Progress, ensure_packed, identity_key
 from lit_ctg.data.sample_text import sample_documents, sample_file
 from lit_ctg.data.source import file_checksum
 from lit_ctg.data.tokenizer import Tokenizer
 from lit_ctg.errors import UserError
+from lit_ctg.files import cache_root as cache_folder
 from lit_ctg.limits import Checked, Choice, Count, SampleSize, Source, Whole
 
 BATCHING = ("chunks", "whole_batches", "windows", "windows_everywhere", "equal_windows", "streams")

@@ -18,20 +18,13 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from lit_ctg.data.source import file_checksum, reading
-from lit_ctg.errors import UserError, check_unicode, only_errors_of
-from lit_ctg.files import locked, write_atomic
+from lit_ctg.errors import UserError, only_errors_of
+from lit_ctg.files import cache_root, locked, offline, write_atomic
 
 ALTERNATIVES = "use data.source=local data.root=<folder> or data.source=sample"
 SET_CACHE = "free the disk or set data.cache_root=<another folder>"
-OFFLINE_VARIABLES = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")
 # called with (file, bytes so far, total bytes or None)
 Progress = Callable[[str, int, int | None], None]
-
-
-def cache_root(given: str | Path | None) -> Path:
-    """Return the folder for downloads and packed corpora: the given one, else LIT_CTG_CACHE, else ~/.cache/lit_ctg."""
-    folder = str(given or os.environ.get("LIT_CTG_CACHE") or "~/.cache/lit_ctg")
-    return Path(check_unicode(folder, "the cache folder")).expanduser()
 
 
 def check_revision(repository: str, revision: str | None) -> str:
@@ -42,14 +35,6 @@ def check_revision(repository: str, revision: str | None) -> str:
             f"its page on the hub shows under Files>, or {ALTERNATIVES}"
         )
     return revision
-
-
-def offline() -> str:
-    """Return the name of the environment variable that forbids the network, or ``""``."""
-    for name in OFFLINE_VARIABLES:
-        if os.environ.get(name, "").lower() in ("1", "true", "yes", "on"):
-            return name
-    return ""
 
 
 def require_network(what: str) -> None:

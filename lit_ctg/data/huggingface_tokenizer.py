@@ -13,15 +13,15 @@ import numpy as np
 
 from lit_ctg.data.tokenizer import Tokenizer
 from lit_ctg.errors import UserError
-from lit_ctg.files import bring_back
 from lit_ctg.limits import Pretrained
+from lit_ctg.network.pretrained import resolve
 
 
 class HuggingFaceTokenizer(Tokenizer):
     """Ids of the text alone: no ``<bos>``, ``<eos>`` or language token is added, none is read from a text.
 
     Args:
-        path: a folder with the tokenizer's files, or a name on the hub.
+        path: a folder with the tokenizer's files, or another name of a model (``network.pretrained.resolve``).
         revision: commit on the hub.
         strip: drop white space around a text, such as the line end of a sentence.
 
@@ -150,15 +150,15 @@ def load(path: str, revision: str | None = None, key: str = "data.tokenizer.path
     from transformers import AutoTokenizer
 
     try:
-        folder = Path(path).expanduser()
-        bring_back(folder)
-        place = str(folder) if folder.is_dir() else path
+        folder = Path(place := resolve(path, key))
         if folder.is_dir() and not any((folder / name).is_file() for name in FILES):
             raise FileNotFoundError(f"none of {', '.join(FILES)} there")  # transformers would make up an empty one
         found = AutoTokenizer.from_pretrained(place, revision=revision, trust_remote_code=False)
         if found.get_vocab() == {}:
             raise ValueError("it is empty")
         return found
+    except UserError:
+        raise
     except Exception as error:
         # the libraries raise all kinds of errors: OSError, ValueError, KeyError, errors of the hub and of tokenizers
         reason = " ".join(str(error).split())[:160]

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from lit_ctg.errors import UserError, only_errors_of
-from lit_ctg.files import bring_back
 from lit_ctg.limits import Pretrained, checked
+from lit_ctg.network.pretrained import MODELS, origin, resolve
 
 # largest difference between the model's logits and ours, as a share of the largest logit
 TOLERANCE = 1e-3
@@ -35,6 +35,7 @@ class HuggingFaceBackbone(nn.Module):
         context: maximum number of positions; None when its configuration does not say.
         vocabulary_size: rows V of its output head (often more than its tokenizer has tokens).
         given_weights: SHA-256 of the weights as they were loaded.
+        origin: name, source, checksum and precision of a model that is there by name or from a GGUF file, else "".
     """
 
     causal = True
@@ -52,7 +53,7 @@ class HuggingFaceBackbone(nn.Module):
         """Load the model in float32 and check that it has the parts that the papers need.
 
         Args:
-            path: a folder written by ``save_pretrained``, or a name on the hub.
+            path: see ``load_model``.
             frozen: train none of its weights; it then also runs without dropout.
             lora: train low-rank adapters and nothing else (with ``frozen=False``): keys ``rank``, ``alpha``,
             ``dropout`` and ``targets`` (names of layers; null takes peft's choice for this architecture).
@@ -70,6 +71,7 @@ class HuggingFaceBackbone(nn.Module):
             raise UserError("backbone.lora trains adapters: give backbone.frozen=false with it")
         self.frozen, self.plain_head, self.adapters = frozen, plain_head, lora is not None
         self.model = load_model(path, revision=revision, where=where)
+        self.origin = origin(path)
         self.given_weights = weights_digest(self.model)
         head = self.model.get_output_embeddings()
         if head is None:
@@ -153,7 +155,7 @@ def load_model(path: str, *, where: str, revision: str | None = None) -> Any:
     """Return a causal language model in float32; if it is missing or of another kind, the error is one line.
 
     Args:
-        path: a folder written by ``save_pretrained``, or a name on the hub.
+        path: a folder written by ``save_pretrained``, a GGUF file, a name of ``lit-ctg model list`` or one on the hub.
         where: the setting that named it, for messages.
         revision: commit on the hub.
 
@@ -162,11 +164,13 @@ def load_model(path: str, *, where: str, revision: str | None = None) -> Any:
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    folder = Path(path).expanduser()
-    bring_back(folder)
-    if not folder.is_dir() and not HUB_NAME.fullmatch(path):
-        raise UserError(f"{where}={path}: no such folder; give one written by save_pretrained, or a hub name")
-    place = str(folder) if folder.is_dir() else path
+    if path in MODELS and not MODELS[path].writes and not os.path.isdir(path):
+        names = ", ".join(name for name, model in MODELS.items() if model.writes)
+        raise UserError(f"{where}={path}: {MODELS[path].about}; give a causal language model such as {names}")
+    place = resolve(path, where)
+    if place == path and not os.path.isdir(place) and not HUB_NAME.fullmatch(path):
+        names = ", ".join(MODELS)
+        raise UserError(f"{where}={path}: no such folder; give one written by save_pretrained, {names} or a hub name")
     try:
         with _quiet_loading():
             config = AutoConfig.from_pretrained(place, revision=revision, trust_remote_code=False)

@@ -16,12 +16,16 @@ def fingerprint(datamodule: Any) -> dict[str, str]:
 
 
 def given_weights(module: Any) -> dict[str, str]:
-    """Return the checksum of the weights that a model was given (another model's) as "weights"; empty without any.
+    """Return the checksum of the weights that a model was given (another model's) as "weights", and as "backbone" where
+    these are from, if known; empty without any.
 
-    A part that loads them sets ``given_weights``.
+    A part that loads them sets ``given_weights``, and ``origin``.
     """
-    found = [part.given_weights for part in module.modules() if hasattr(part, "given_weights")]
-    return {"weights": found[0]} if found else {}
+    found = [part for part in module.modules() if hasattr(part, "given_weights")]
+    if not found:
+        return {}
+    told = getattr(found[0], "origin", "")
+    return {"weights": found[0].given_weights, **({"backbone": told} if told else {})}
 
 
 def difference(theirs: Mapping[str, str], ours: Mapping[str, str]) -> str:

@@ -122,8 +122,8 @@ def load_steered(model: str, controls: Sequence[str], revision: str | None = Non
     register_ours()
     loaded = [_named(word) for word in controls]
     with quiet():
-        tokenizer = load_tokenizer(model, revision, "model")
         network = load_model(model, where="model", revision=revision).eval()
+        tokenizer = load_tokenizer(model, revision, "model")
     return Steered(network, loaded, tokenizer=tokenizer)
 
 

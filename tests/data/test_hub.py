@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from lit_ctg.data.hub import HubFiles, cache_root
+from lit_ctg.data.hub import HubFiles
 from lit_ctg.errors import UserError
+from lit_ctg.files import cache_root
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"
 FILES = {"v1/train-0.parquet": b"one", "v1/train-1.parquet": b"two", "v1/test-0.parquet": b"three"}
