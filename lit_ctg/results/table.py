@@ -535,10 +535,25 @@ class Results:
         return rows
 
     def verdicts(self, regime: str, claims: bool | None = None) -> Counter[str]:
-        """Count the verdicts of one regime over all tables: on numbers, on claims, or on both."""
+        """Count the verdicts of one regime over all tables: on numbers, on claims, or on both.
+
+        Points of a curve that have the same verdict count once.
+        """
         kinds = (False, True) if claims is None else (claims,)
-        cells = [row.cells.get(regime) for kind in kinds for row in self.counted(kind)]
-        return Counter(cell.verdict.label for cell in cells if cell is not None and cell.verdict is not None)
+        rows = [row for kind in kinds for row in self.counted(kind)]
+        found = {
+            (_curve(row), cell.verdict.label)
+            for row in rows
+            if (cell := row.cells.get(regime)) is not None and cell.verdict is not None
+        }
+        return Counter(label for _, label in found)
+
+
+def _curve(row: Row) -> object:
+    """Return what the points of a curve over epochs share; for another row what identifies it."""
+    if row.spec.epoch is None or row.is_claim:
+        return id(row)
+    return row.spec.section, row.spec.series, re.sub(r"\d+", "", row.spec.label)
 
 
 def _identity(table: TableSpec, row: Row) -> str:

@@ -108,10 +108,12 @@ class Injection:
 
 
 def small_code_factors(code_dim: int, dim: int, optimizer: str) -> tuple[float, float]:
-    """Return factors for a code of C dimensions and for its weights, so that it starts and learns like one of D.
+    """Return factors for a code of C dimensions and for its weights, so that it learns like one of D.
 
-    The code's contribution W c keeps its initial variance. Its learning speed, |c|^2 per step of SGD and |c|_1 per step
-    of Adam (whose steps have one size whatever the gradient), also stays the same. Both factors are 1 for C = D.
+    The learning speed of the code's contribution W c, |c|^2 per step of SGD and |c|_1 per step of Adam (whose steps
+    have one size whatever the gradient), stays the same. Its initial variance stays the same in the output layer. In
+    the feed-forward layers it is 1.5 to 2.6 times as large, because torch draws larger weights for fewer inputs. Both
+    factors are 1 for C = D.
 
     Args:
         code_dim: C.

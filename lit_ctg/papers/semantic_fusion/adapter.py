@@ -55,7 +55,7 @@ class TextFusionModule(FusionModule):
         backbone: causal stack with ``dim``.
         bank: features; bound to the tokenizer here.
         fusion: False is the baseline.
-        gate: Eq. 3; False is h0 = e + u.
+        gate: Eq. 2; False is h0 = e + u.
         feature_dropout: see ``model.drop_and_replace``; 1 never trains the channel as a control.
         uniformizer_classes: classes of the lexicon whose words (those of one token) Eq. 8 makes uniform.
         uniformizer_words: ``"all"`` words of a class or the ``"trained"`` ones.
@@ -128,7 +128,7 @@ class TextFusionModule(FusionModule):
         return cast(PretrainedBackbone, self.backbone).head_weight if self.embedding is None else self.embedding.weight
 
     def _embed(self, ids: Tensor, features: Tensor | None) -> Tensor:
-        """Embedding and fusion (Eq. 2-4)."""
+        """Embedding and fusion (Eq. 2, 3)."""
         embedded = cast(PretrainedBackbone, self.backbone).embed(ids) if self.embedding is None else self.embedding(ids)
         return embedded if features is None else self.fuse(embedded, features.to(embedded.dtype))
 

@@ -1,6 +1,6 @@
 """Semantic fusion's controls for any model: the feature channel, steering by a lexicon, and grammars (sec. 2).
 
-The channel is an adapter at the embedding (Eq. 2-4) and knows its model (a model of clauses has it built in); lexicon
+The channel is an adapter at the embedding (Eq. 2, 3) and knows its model (a model of clauses has it built in); lexicon
 and grammar are kept as texts and find their tokens in whatever tokenizer they are bound to.
 
 Shape letters: B prompts, N rows, T positions, F features, D hidden size, V vocabulary, W lexicon words, C columns.
@@ -40,7 +40,7 @@ class FeatureChannel(Control):
     """Feeds the features of the text so far into the embedding, replaced by requested features.
 
     Args:
-        fuse: Eq. 2-4, trained on the model.
+        fuse: Eq. 2 and 3, trained on the model.
         bank: its features; bound to the model's tokenizer by ``bind``.
         name: see ``Control``.
     """

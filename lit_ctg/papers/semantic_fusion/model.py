@@ -385,24 +385,24 @@ def drop_and_replace(
     return torch.where(kept_B1F, hindsight_BTF * value_B1F, features_BTF)
 
 
-# gated fusion and the auxiliary head (Eq. 2-4) ------------------------------------------------------------------------
+# gated fusion and the auxiliary head (Eq. 2, 3) -----------------------------------------------------------------------
 
 
 def fuse(embedding_ND: Tensor, projected_ND: Tensor, gate_ND: Tensor | None) -> Tensor:
-    """Eq. 4: h0 = e + u + g * u; without a gate (ablation) h0 = e + u."""
+    """Eq. 3: h0 = e + u + g * u; without a gate (ablation) h0 = e + u."""
     fused_ND = embedding_ND + projected_ND
     return fused_ND if gate_ND is None else fused_ND + gate_ND * projected_ND
 
 
 class GatedFusion(nn.Module):
-    """u = W_s s (Eq. 2), g = sigmoid(W_g [e ; s]) (Eq. 3), h0 = e + u + g * u (Eq. 4).
+    """u = W_s s, g = sigmoid(W_g [e ; s]) (Eq. 2), h0 = e + u + g * u (Eq. 3).
 
     Both maps have biases, as the authors' have.
 
     Args:
         dim: D.
         features: F.
-        gate: False leaves Eq. 3 out.
+        gate: False leaves Eq. 2 out.
     """
 
     def __init__(self, dim: int, features: int, gate: bool) -> None:
@@ -446,7 +446,8 @@ def auxiliary_loss(predicted_NF: Tensor, features_NF: Tensor) -> Tensor:
 def uniformizer_loss(logits_NV: Tensor, target_N: Tensor, classes: Sequence[Tensor]) -> Tensor:
     """Eq. 8: KL(softmax of the logits within the target's class || uniform) in nats.
 
-    Mean over the positions of each class, then over the classes that have any; 0 where none has.
+    Mean over the positions of each class, then over the classes that have any, as in the authors' code; 0 where none
+    has. The paper prints the mean over all adjective positions (deviation 12).
 
     Args:
         logits_NV: logits over the vocabulary.
@@ -568,7 +569,7 @@ class SemanticFusionModule(FusionModule):
         vocabulary: of the clause corpus.
         backbone: its ``causal`` must be this module's.
         fusion: False is the baseline: no channel, no auxiliary head.
-        gate: Eq. 3; False is the ablation h0 = e + u.
+        gate: Eq. 2; False is the ablation h0 = e + u.
         causal: see ``LitLanguageModel``.
         prefix_only_features: corrected features, see ``ClauseAnnotator``.
         loss_mask: positions the loss counts: ``"target"`` (target is not pad) or ``"input"`` (the authors').
@@ -700,7 +701,7 @@ class SemanticFusionModule(FusionModule):
     # the network ---------------------------------------------------------------------------------------------------
 
     def _embed(self, ids_N: Tensor, features_NF: Tensor | None, position_N: Tensor) -> Tensor:
-        """Embedding, fusion (Eq. 2-4), position."""
+        """Embedding, fusion (Eq. 2, 3), position."""
         embedding_ND = self.embedding(ids_N) * self.embedding_scale
         if features_NF is not None:
             embedding_ND = self.fuse(embedding_ND, features_NF)
