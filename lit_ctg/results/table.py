@@ -542,17 +542,17 @@ class Results:
         kinds = (False, True) if claims is None else (claims,)
         rows = [row for kind in kinds for row in self.counted(kind)]
         found = {
-            (_curve(row), cell.verdict.label)
-            for row in rows
+            (_curve(row) or number, cell.verdict.label)
+            for number, row in enumerate(rows)
             if (cell := row.cells.get(regime)) is not None and cell.verdict is not None
         }
         return Counter(label for _, label in found)
 
 
-def _curve(row: Row) -> object:
-    """Return what the points of a curve over epochs share; for another row what identifies it."""
+def _curve(row: Row) -> tuple[str, ...]:
+    """Return what the points of a curve over epochs share; nothing for another row."""
     if row.spec.epoch is None or row.is_claim:
-        return id(row)
+        return ()
     return row.spec.section, row.spec.series, re.sub(r"\d+", "", row.spec.label)
 
 
