@@ -18,7 +18,7 @@ ALLOWED = {
     "network": set(),
     "data": {"core", "network"},
     "decoding": set(),
-    "control": {"core", "decoding"},
+    "control": {"core", "decoding", "network"},
     "metric": {"core"},
     "callback": {"core", "metric", "decoding", "data", "results"},
     "results": set(),

@@ -30,6 +30,7 @@ from lit_ctg.decoding.rule import RuleList, ScoreRule
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.files import plain_name
 from lit_ctg.limits import Checked
+from lit_ctg.network.layers import linear_sizes
 
 if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
@@ -540,15 +541,6 @@ def layer_named(model: Any, path: str, name: str) -> nn.Module:
             "use the model it was made for"
         )
     return known[found[0]]
-
-
-def linear_sizes(layer: Any) -> tuple[int, int] | None:
-    """Return inputs and outputs of a linear layer, None for another; quantized ones pack weights into other shapes."""
-    for names in (("in_features", "out_features"), ("nx", "nf")):  # the latter of transformers' Conv1D
-        sizes = [getattr(layer, name, None) for name in names]
-        if all(isinstance(size, int) for size in sizes):
-            return sizes[0], sizes[1]  # type: ignore[return-value] # both are int
-    return None
 
 
 def model_shape(model: Any) -> dict[str, int]:

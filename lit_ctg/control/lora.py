@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from lit_ctg.control.base import Control, Prefix, Stage, Values, layer_named, linear_sizes, row_values
+from lit_ctg.control.base import Control, Prefix, Stage, Values, layer_named, row_values
 from lit_ctg.core.generation import ControlSetting
 from lit_ctg.errors import UserError
+from lit_ctg.network.layers import linear_sizes
 
 if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle

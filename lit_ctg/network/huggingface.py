@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from lit_ctg.errors import UserError, only_errors_of
 from lit_ctg.limits import Pretrained, checked
+from lit_ctg.network.layers import attention_layers, feed_forward_layers, linear_sizes
 from lit_ctg.network.pretrained import MODELS, origin, resolve
 
 # largest difference between the model's logits and ours, as a share of the largest logit
@@ -34,6 +35,7 @@ class HuggingFaceBackbone(nn.Module):
         dim: hidden size D.
         context: maximum number of positions; None when its configuration does not say.
         vocabulary_size: rows V of its output head (often more than its tokenizer has tokens).
+        matrix_head: its logits are ``head_weight`` times the last hidden state: no bias, scale or cap.
         given_weights: SHA-256 of the weights as they were loaded.
         origin: name, source, checksum and precision of a model that is there by name or from a GGUF file, else "".
     """
@@ -47,7 +49,7 @@ class HuggingFaceBackbone(nn.Module):
         frozen: bool = True,
         lora: Mapping[str, Any] | None = None,
         revision: str | None = None,
-        plain_head: bool = True,
+        plain_head: bool = False,
         where: str = "backbone.path",
     ) -> None:
         """Load the model in float32 and check that it has the parts that the papers need.
@@ -56,20 +58,20 @@ class HuggingFaceBackbone(nn.Module):
             path: see ``load_model``.
             frozen: train none of its weights; it then also runs without dropout.
             lora: train low-rank adapters and nothing else (with ``frozen=False``): keys ``rank``, ``alpha``,
-            ``dropout`` and ``targets`` (names of layers; null takes peft's choice for this architecture).
+            ``dropout`` and ``targets`` (names of layers; null takes peft's choice for this architecture, else the
+            layers of the attention).
             revision: commit on the hub.
-            plain_head: require that logits are ``head_weight`` times the last hidden state, as the idea gate needs;
-            otherwise ``head`` may do more, e.g. add CTRL's bias.
+            plain_head: refuse a bias, a scale and a cap on logits.
             where: the setting that messages about ``path`` name.
 
         Raises:
-            UserError: no such folder or model, not a causal LM, a head that is not a matrix product of the last hidden
-            state (with ``plain_head``) or not a layer on top of it, or adapters that do not fit.
+            UserError: no such folder or model, not a causal LM, logits that are not those of ``head``, a refused head,
+                or adapters that do not fit.
         """
         super().__init__()
         if frozen and lora is not None:
             raise UserError("backbone.lora trains adapters: give backbone.frozen=false with it")
-        self.frozen, self.plain_head, self.adapters = frozen, plain_head, lora is not None
+        self.frozen, self.adapters = frozen, lora is not None
         self.model = load_model(path, revision=revision, where=where)
         self.origin = origin(path)
         self.given_weights = weights_digest(self.model)
@@ -77,7 +79,14 @@ class HuggingFaceBackbone(nn.Module):
         if head is None:
             raise UserError(f"{where}={path}: the model has no output head, so it gives no next token")
         self.vocabulary_size, self.dim = head.weight.shape
+        config = self.model.config
+        # Cohere multiplies its logits, Granite divides them, Gemma 2 caps them
+        self.scale = (getattr(config, "logit_scale", None) or 1.0) / (getattr(config, "logits_scaling", None) or 1.0)
+        self.cap = getattr(config, "final_logit_softcapping", None)
+        self.matrix_head = self.scale == 1 and self.cap is None and getattr(head, "bias", None) is None
         self.context = getattr(self.model.config, "max_position_embeddings", None)
+        if plain_head and not self.matrix_head:
+            raise UserError(f"{where}={path}: its logits have a bias, a scale or a cap; set backbone.plain_head=false")
         self._check(f"{where}={path}")
         if frozen:
             self.model.requires_grad_(False)
@@ -94,11 +103,11 @@ class HuggingFaceBackbone(nn.Module):
         if not torch.allclose(hidden_BTD[0, :3], hidden_BTD[1, :3], atol=1e-4, rtol=1e-3):
             raise UserError(f"{named}: earlier positions see later ones, so it is not a causal model")
         theirs_BTV = self.model(input_ids=ids_BT).logits
-        ours_BTV = hidden_BTD @ self.head_weight.T if self.plain_head else self.head(hidden_BTD)
+        ours_BTV = self.head(hidden_BTD)
         if (theirs_BTV - ours_BTV).abs().max() > TOLERANCE * theirs_BTV.abs().max().clamp(min=1e-3):
             raise UserError(
-                f"{named}: its logits are not its output embedding times its last hidden state "
-                "(a bias, a scale or a cap on logits): such models cannot be gated"
+                f"{named}: its logits are not its output layer of its last hidden state, scaled or capped as its "
+                "configuration says: use another model"
             )
 
     @property
@@ -108,7 +117,10 @@ class HuggingFaceBackbone(nn.Module):
 
     def head(self, hidden: Tensor) -> Tensor:
         """Return the model's own logits [..., V] of last hidden states [..., D]."""
-        return self.model.get_output_embeddings()(hidden)
+        logits: Tensor = self.model.get_output_embeddings()(hidden)
+        if self.scale != 1:
+            logits = logits * self.scale
+        return logits if self.cap is None else self.cap * torch.tanh(logits / self.cap)
 
     def embed(self, ids: Tensor) -> Tensor:
         """Return the model's own embedding [..., D] of token ids."""
@@ -226,6 +238,7 @@ def add_adapters(model: Any, lora: Mapping[str, Any]) -> None:
     """
     try:
         from peft import LoraConfig, inject_adapter_in_model
+        from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as PEFT_TARGETS
     except ImportError as error:
         raise UserError("backbone.lora needs peft: pip install 'lit-ctg[lora]'") from error
 
@@ -233,6 +246,10 @@ def add_adapters(model: Any, lora: Mapping[str, Any]) -> None:
     if set(lora) - known or not {"rank", "alpha"} <= set(lora):
         raise UserError(f"backbone.lora has {', '.join(lora)}: give rank and alpha, and if needed dropout and targets")
     targets = lora.get("targets")
+    if targets is None and getattr(model.config, "model_type", "") not in PEFT_TARGETS:
+        # layers whose names end alike take an adapter each
+        layers = attention_layers(model) or [path for path in feed_forward_layers(model) if _reads_states(model, path)]
+        targets = sorted({path.rpartition(".")[2] for path in layers})
     config = LoraConfig(
         r=lora["rank"],
         lora_alpha=lora["alpha"],
@@ -248,3 +265,8 @@ def add_adapters(model: Any, lora: Mapping[str, Any]) -> None:
         raise UserError(
             f"backbone.lora: {str(error).splitlines()[0][:160]}; give backbone.lora.targets=[...]"
         ) from error
+
+
+def _reads_states(model: Any, path: str) -> bool:
+    sizes = linear_sizes(model.get_submodule(path))
+    return sizes is not None and sizes[0] == model.get_input_embeddings().weight.shape[1]

@@ -162,7 +162,7 @@ def test_a_model_that_sees_the_future_is_refused(tmp_path):
 
 def test_a_head_that_is_no_plain_product_is_refused(gpt2, tmp_path, monkeypatch):
     monkeypatch.setattr(GPT2LMHeadModel, "forward", _capped(GPT2LMHeadModel.forward))
-    with pytest.raises(UserError, match="cannot be gated"):
+    with pytest.raises(UserError, match="its logits are not"):
         HuggingFaceBackbone(path=gpt2)
 
 

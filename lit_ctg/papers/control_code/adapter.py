@@ -18,12 +18,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lit_ctg.control.base import linear_sizes, row_values
+from lit_ctg.control.base import row_values
 from lit_ctg.core.model import Batch, LMOutput, adamw_warmup_cosine
 from lit_ctg.errors import UserError
 from lit_ctg.limits import Choice, Count, Fraction, NonNegative, Whole
 from lit_ctg.network.backbone import check_backbone
 from lit_ctg.network.huggingface import HuggingFaceBackbone
+from lit_ctg.network.layers import feed_forward_layers, linear_sizes
 from lit_ctg.papers.control_code.control import NeuronCodes, SoftPrompt, output_size
 from lit_ctg.papers.control_code.model import CodeState, SourceModel, check_length, mean_cross_entropy
 
@@ -40,8 +41,8 @@ class CodeAdapterModule(SourceModel):
         codes: number of sources S.
         injection: ``neuron`` or ``prompt``.
         code_dim: size C of the code; None is S, without loss (S codes span no more).
-        layers: suffixes of the names of the linear layers that take the code; None: the feed-forward parts of the
-            architectures known here (``FEED_FORWARD``).
+        layers: suffixes of the names of the linear layers that take the code; None: the feed-forward part of every
+            block.
         output: the output layer also takes it.
         learning_rate, weight_decay, warmup_fraction: see ``adamw_warmup_cosine``.
         seed: of codes and weights.
@@ -198,43 +199,30 @@ class CodeAdapterModule(SourceModel):
         return NeuronCodes(self.sources, self.code, dict(zip(self.paths, self.code_weights, strict=True)))
 
 
-# suffixes of the names of both feed-forward matrices (and of a gate's) in common models
-FEED_FORWARD = (
-    *("c_fc", "mlp.c_proj", "up_proj", "down_proj", "dense_h_to_4h", "dense_4h_to_h"),
-    *("fc1", "fc2", "fc_in", "fc_out", "gate_up_proj"),
-)
-
-
 def code_layers(model: Any, ends: Sequence[str] | None, output: bool) -> dict[str, int]:
-    """Return the linear layers of a model that take a code, with their output sizes.
+    """Return the layers of a model that take a code, with their output sizes.
 
     Args:
         model: a Hugging Face causal LM.
-        ends: suffixes of their names; None: ``FEED_FORWARD``.
+        ends: suffixes of the names of linear layers; None: the feed-forward part of every block.
         output: include the output layer.
 
     Raises:
-        UserError: a name has none (of ``FEED_FORWARD``: none of them has), or one is not a linear layer.
+        UserError: a suffix without a layer, one that is not of linear layers, or no layer at all.
     """
-    wanted = FEED_FORWARD if ends is None else tuple(ends)
-    found, used = {}, set()
-    for path, layer in model.named_modules():
-        matching = {end for end in wanted if path == end or path.endswith(f".{end}")}
-        if matching:
-            found[path] = output_size(layer)
-        used |= matching
-    missing = [end for end in wanted if end not in used]
-    if missing and (ends is not None or not found):
-        head = model.get_output_embeddings()
-        linear = {path.rpartition(".")[2]: 0 for path, layer in model.named_modules()
+    layers, head = dict(model.named_modules()), model.get_output_embeddings()
+    if ends is None:
+        paths = feed_forward_layers(model)
+    else:
+        paths = [path for path in layers if any(f".{path}".endswith(f".{end}") for end in ends)]
+    missing = [end for end in ends or () if not any(f".{path}".endswith(f".{end}") for path in paths)]
+    if missing or (ends is None and not paths):
+        linear = {path.rpartition(".")[2]: 0 for path, layer in layers.items()
                   if linear_sizes(layer) and layer is not head}  # fmt: skip
-        named = f"model.layers={missing}: the backbone has no layer whose name ends so"
-        if ends is None:  # the experts of a mixture are one tensor
-            named = "model.layers: the backbone's feed-forward parts are not linear layers, which could take a code"
-        raise UserError(f"{named}; give the ends of its own names, of {', '.join(linear) or 'which none is linear'}")
+        named = f"{missing}: the model has no layer whose name ends so" if missing else "null: none was found"
+        raise UserError(f"model.layers={named}; give ends of names, of {', '.join(linear) or 'which none is linear'}")
     if output:
-        head = model.get_output_embeddings()
-        found |= {path: output_size(head) for path, layer in model.named_modules() if layer is head}
-    if not found:
+        paths += [path for path, layer in layers.items() if layer is head and path not in paths]
+    if not paths:
         raise UserError("model.layers=[] and model.output=false: no layer takes a code; name one")
-    return found
+    return {path: output_size(layers[path]) for path in paths}

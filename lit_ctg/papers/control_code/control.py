@@ -22,12 +22,12 @@ from lit_ctg.control.base import (
     Values,
     generating,
     layer_named,
-    linear_sizes,
     row_values,
     shares,
 )
 from lit_ctg.core.generation import ControlSetting
 from lit_ctg.errors import UserError
+from lit_ctg.network.layers import linear_sizes, mixture_size
 from lit_ctg.papers.control_code.model import CodeGRUBackbone, CodeLinear, ControlCodeModule
 
 if TYPE_CHECKING:
@@ -247,11 +247,13 @@ def of_run(module: Any, datamodule: Any, decoding: Any) -> Control:
 
 
 def output_size(layer: nn.Module) -> int:
-    """Return the output size of a linear layer.
+    """Return the output size of a linear layer or of a mixture of experts.
 
     Raises:
-        UserError: it is not a linear layer.
+        UserError: it is neither.
     """
-    if (sizes := linear_sizes(layer)) is None:
-        raise UserError(f"a {type(layer).__name__} is not a linear layer: codes enter linear layers")
-    return sizes[1]
+    if (sizes := linear_sizes(layer)) is not None:
+        return sizes[1]
+    if (size := mixture_size(layer)) is not None:
+        return size
+    raise UserError(f"a {type(layer).__name__} is not a linear layer: codes enter linear layers")

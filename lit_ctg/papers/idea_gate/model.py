@@ -42,6 +42,8 @@ Bound = Annotated[float, Interval(ge=-math.inf, le=0)]
 SHIFT = 8.0
 # tokens of the training text for the mean hidden state
 MEAN_OVER = 1 << 14
+# at most so many of them in a row
+MEAN_LENGTH = 512
 FAST = ("auto", "always", "never")
 # logits of both heads in a batch from which fast=auto uses the fused form
 FAST_FROM = 1 << 22
@@ -369,6 +371,8 @@ class IdeaGateModule(LitLanguageModel):
         self.alpha, self.beta, self.alpha_ramp_fraction = gate.alpha, gate.beta, gate.alpha_ramp_fraction
         self.lift, self.neutral_stopwords, self.ideas = gate.lift, gate.neutral_stopwords, ideas
         self.ramp = 1.0
+        if fast == "always" and not getattr(backbone, "matrix_head", True):
+            raise UserError("model.fast=always: this model's logits have a bias, a scale or a cap; set model.fast=auto")
         self.embedding = None
         self.vocabulary_size = vocabulary_size(vocabulary, backbone)
         if not hasattr(backbone, "embed"):
@@ -464,20 +468,22 @@ class IdeaGateModule(LitLanguageModel):
 
     @torch.no_grad()
     def _start_as_token_head(self, ids_N: Any) -> None:
-        """Let the idea logits be bias + share * W (h - mean h), W the token head; relu(h + SHIFT) is h + SHIFT."""
-        length = int(getattr(self.backbone, "context", self.ideas.window))
+        """Let the idea logits be bias + share * W (h - mean h), W the token head; relu(h + shift) is h + shift."""
+        length = min(getattr(self.backbone, "context", None) or self.ideas.window, MEAN_LENGTH)
         ids_N = np.asarray(ids_N[:MEAN_OVER], dtype=np.int64)
         text_BT = torch.from_numpy(ids_N[: len(ids_N) // length * length or None].reshape(-1, min(length, len(ids_N))))
         backbone = cast(nn.Module, self.backbone)
         was_training = backbone.training
         backbone.eval()
-        mean_D = backbone(self._embed(text_BT.to(self.head_weight.device))).flatten(0, 1).mean(0)
+        hidden_ND = backbone(self._embed(text_BT.to(self.head_weight.device))).flatten(0, 1)
         backbone.train(was_training)
+        # of a real model some coordinates reach -25
+        mean_D, shift_D = hidden_ND.mean(0), (-2 * hidden_ND.min(0).values).clamp(min=SHIFT)
         inner, outer = self.idea_head.inner, self.idea_head.outer
         inner.weight.copy_(torch.eye(len(mean_D)))
-        inner.bias.fill_(SHIFT)
-        outer.weight.copy_(self.ideas.from_token_head * self.head_weight)
-        outer.bias.sub_(outer.weight @ (mean_D + SHIFT))
+        inner.bias.copy_(shift_D)
+        outer.weight.copy_(self.ideas.from_token_head * getattr(self.backbone, "scale", 1.0) * self.head_weight)
+        outer.bias.sub_(outer.weight @ (mean_D + shift_D))
 
     def _odds(self, ids_N: Any) -> Tensor:
         """Return the idea head's optimum without context [V], odds: positives count ``positive_weight`` times."""
@@ -491,6 +497,11 @@ class IdeaGateModule(LitLanguageModel):
     def head_weight(self) -> Tensor:
         """The token head [V, D], tied to the embedding unless the backbone has its own."""
         return cast(PretrainedBackbone, self.backbone).head_weight if self.embedding is None else self.embedding.weight
+
+    def _token_logits(self, hidden: Tensor) -> Tensor:
+        """Return the token head's logits [..., V] of hidden states [..., D]."""
+        own = self.embedding is None
+        return cast(PretrainedBackbone, self.backbone).head(hidden) if own else hidden @ self.head_weight.T
 
     def _embed(self, ids: Tensor) -> Tensor:
         return cast(PretrainedBackbone, self.backbone).embed(ids) if self.embedding is None else self.embedding(ids)
@@ -526,7 +537,7 @@ class IdeaGateModule(LitLanguageModel):
         # the heads in full precision: half-precision logits would give the metrics of another model
         with torch.autocast(hidden_BTD.device.type, enabled=False):
             hidden_BTD = hidden_BTD.to(self.head_weight.dtype)
-            token_BTV = hidden_BTD @ self.head_weight.T
+            token_BTV = self._token_logits(hidden_BTD)
             if not self.gated:
                 return IdeaGateOutput(token_BTV, hidden_BTD, token_BTV, None)
             idea_BTV = self.idea_head(hidden_BTD)
@@ -562,7 +573,7 @@ class IdeaGateModule(LitLanguageModel):
             window_NK = None if window_NK is None else window_NK[mask_N]
         if self._fused(len(target_N)):
             return self._fused_losses(hidden_ND, target_N, window_NK)
-        token_NV = _working(hidden_ND @ self.head_weight.T)
+        token_NV = _working(self._token_logits(hidden_ND))
         if window_NK is None:
             token_loss = F.cross_entropy(token_NV, target_N)
             return {"loss": token_loss, "token_loss": token_loss.detach()}
@@ -578,7 +589,7 @@ class IdeaGateModule(LitLanguageModel):
 
     def _fused(self, positions: int) -> bool:
         """Say whether the fused form computes this batch."""
-        if self.fast != "auto":
+        if self.fast != "auto" or not getattr(self.backbone, "matrix_head", True):
             return self.fast == "always"
         heads = 2 if self.gated else 1
         return heads * positions * self.vocabulary_size >= FAST_FROM
@@ -621,7 +632,7 @@ class IdeaGateModule(LitLanguageModel):
         """Take the newest tokens; return the token head's scores [B, V]; the gate is a rule over ``idea_BV``."""
         hidden_BD, state.cache = self.backbone.step(self._embed(ids_B1[:, 0]), state.cache)
         state.idea_BV = self.idea_head(hidden_BD) if self.gated else None
-        return hidden_BD @ self.head_weight.T, state
+        return self._token_logits(hidden_BD), state
 
 
 def _working(logits: Tensor) -> Tensor:

@@ -133,7 +133,8 @@ class TextFusionModule(FusionModule):
         return embedded if features is None else self.fuse(embedded, features.to(embedded.dtype))
 
     def _logits(self, hidden: Tensor) -> Tensor:
-        return hidden @ self.head_weight.T
+        own = self.embedding is None
+        return cast(PretrainedBackbone, self.backbone).head(hidden) if own else hidden @ self.head_weight.T
 
     def forward(self, batch: Batch) -> LMOutput:
         """Score every position, with the text's own features and no control."""
