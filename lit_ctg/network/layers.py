@@ -22,7 +22,7 @@ def linear_sizes(layer: Any) -> tuple[int, int] | None:
 
 def mixture_size(part: Any) -> int | None:
     """Return the output size of a mixture of experts whose experts are one tensor; None for another module."""
-    down = getattr(getattr(part, "experts", None), "down_proj", None)
+    down: Any = getattr(getattr(part, "experts", None), "down_proj", None)
     return int(down.shape[1]) if getattr(down, "ndim", 0) == 3 else None
 
 

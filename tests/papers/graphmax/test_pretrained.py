@@ -118,8 +118,8 @@ def test_a_head_with_a_bias_is_taken_where_it_may(tmp_path: Path) -> None:
     """CTRL has one: logits are its own, with and without cache."""
     path = save(tmp_path, "ctrl")
     with pytest.raises(UserError, match="a bias"):
-        HuggingFaceBackbone(path=path)
-    backbone = HuggingFaceBackbone(path=path, plain_head=False)
+        HuggingFaceBackbone(path=path, plain_head=True)
+    backbone = HuggingFaceBackbone(path=path)
     model = CTRLLMHeadModel.from_pretrained(path).eval()
     ids_BT = torch.tensor([[5, 6, 7, 8]])
     with torch.no_grad():
