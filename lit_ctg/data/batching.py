@@ -121,13 +121,11 @@ class WholeBatches(PackedBatches):
 
     def __init__(self, packed: PackedCorpus, split: str, **options: Any) -> None:
         super().__init__(packed, split, **options)
-        starts, sources = [], []
-        for source, first, stop in self.source_ranges():
-            # a chunk needs the token after it as its last target
-            own = np.arange(first, stop - self.length, self.length)
-            starts.append(own)
-            sources.append(np.full(len(own), source))
-        self.start_R, self.source_R = np.concatenate(starts), np.concatenate(sources)
+        length = self.length
+        # a chunk needs the token after it as its last target
+        chunks = [(source, np.arange(first, stop - length, length)) for source, first, stop in self.source_ranges()]
+        self.start_R = np.concatenate([start_R for _, start_R in chunks])
+        self.source_R = np.concatenate([np.full(len(start_R), source) for source, start_R in chunks])
         self.steps = len(self.start_R) // self.batch_size
         if not self.steps:
             raise UserError(

@@ -104,16 +104,16 @@ class GPT2Tokenizer(ByteBPETokenizer):
     def files(self) -> tuple[Path, Path]:
         """Return the paths of the token table and the merge list; ``UserError`` if they are unavailable."""
         if self._files is None:
-            self._files = self._local() if self.root is not None else self._hub()
+            self._files = self._hub() if self.root is None else self._local(self.root)
         return self._files
 
-    def _local(self) -> tuple[Path, Path]:
+    def _local(self, root: str | Path) -> tuple[Path, Path]:
         table, merges = (
-            find_optional(self.root, names, suffixes=("",))
+            find_optional(root, names, suffixes=("",))
             for names in (("encoder.json", "vocab.json"), ("vocab.bpe", "merges.txt"))
         )
         if table is None or merges is None:
-            raise UserError(f"{self.root} needs encoder.json and vocab.bpe (or vocab.json and merges.txt, also .xz): "
+            raise UserError(f"{root} needs encoder.json and vocab.bpe (or vocab.json and merges.txt, also .xz): "
                             "give data.tokenizer.root=<folder> or use data/tokenizer=bpe")  # fmt: skip
         return table, merges
 
@@ -123,10 +123,8 @@ class GPT2Tokenizer(ByteBPETokenizer):
             return hub.fetch("vocab.json")[0], hub.fetch("merges.txt")[0]
         except UserError as error:
             reason = str(error).partition(": use data.source")[0]
-            raise UserError(
-                f"{reason}; give data.tokenizer.root=<folder with encoder.json and vocab.bpe>, "
-                "or data/tokenizer=bpe to train a tokenizer"
-            ) from error
+            raise UserError(f"{reason}; give data.tokenizer.root=<folder with encoder.json and vocab.bpe>, or "
+                            "data/tokenizer=bpe to train a tokenizer") from error  # fmt: skip
 
     def fingerprint(self) -> dict[str, Any]:
         return {"kind": self.kind, "files": [file_checksum(path) for path in self.files()]}

@@ -11,14 +11,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
 # bytes processed together: small enough for a processor's cache
 SLICE = 2**16
-# chunks that Arrow looks up, in a table it rebuilds for each block; further ones are looked up one by one
-FIRST = 2**16
 # third byte of the Unicode white space that UTF-8 encodes as E2 80 xx
 _E280 = np.zeros(256, dtype=bool)
 _E280[[*range(0x80, 0x8B), 0xA8, 0xA9, 0xAF]] = True
@@ -102,15 +99,13 @@ class ChunkTable:
     """
 
     def __init__(self, dtype: np.dtype | str = "<u4") -> None:
-        # an Arrow array once there is a chunk: pyarrow is imported only when needed
-        self._first: Any = ()
-        self._further: dict[bytes, int] = {}
+        self._numbers: dict[bytes, int] = {}
         self.counts_K = np.zeros(0, dtype=np.int64)
         self._ids = np.zeros(0, dtype=dtype)
         self._lengths_K = self._begins_K = np.zeros(0, dtype=np.int64)
 
     def __len__(self) -> int:
-        return len(self._first) + len(self._further)
+        return len(self._numbers)
 
     def numbers(self, chunks: Chunks) -> np.ndarray:
         """Return the number of every chunk in order, shape (C,), numbering new chunks; uint16 while that is enough."""
@@ -126,26 +121,15 @@ class ChunkTable:
         return numbers_D[chunks.index_C]
 
     def _known(self, chunks: Chunks) -> np.ndarray:
-        import pyarrow
-
-        known = len(self._first)
-        arrays = [self._first, chunks.distinct] if known else [chunks.distinct]
-        encoded = pyarrow.concat_arrays(arrays).dictionary_encode()
-        numbers_D = encoded.indices.to_numpy()[known:].astype(np.uint32)
-        if known < FIRST:
-            self._first = encoded.dictionary
-        else:
-            others = np.flatnonzero(numbers_D >= known)
-            for place, chunk in zip(others.tolist(), chunks.distinct.take(others).to_pylist(), strict=True):
-                numbers_D[place] = self._further.setdefault(chunk, len(self))
-        return numbers_D.astype(np.uint16) if len(self) <= 2**16 else numbers_D
+        numbers, distinct = self._numbers, chunks.distinct.to_pylist()
+        for chunk in distinct:
+            numbers.setdefault(chunk, len(numbers))
+        dtype = np.uint16 if len(numbers) <= 2**16 else np.uint32
+        return np.fromiter(map(numbers.__getitem__, distinct), dtype=dtype, count=len(distinct))
 
     def new(self) -> list[bytes]:
         """Return the chunks whose token ids are not known yet, in order of their numbers."""
-        filled = len(self._lengths_K)
-        first = self._first[filled:]
-        further = itertools.islice(self._further, max(filled - len(self._first), 0), None)
-        return [*(first.to_pylist() if len(first) else ()), *further]
+        return list(itertools.islice(self._numbers, len(self._lengths_K), None))
 
     def fill(self, ids: np.ndarray, lengths_D: np.ndarray) -> None:
         """Take the token ids of the chunks that ``new`` returned: all concatenated, and how many each has."""

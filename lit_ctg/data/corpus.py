@@ -23,7 +23,7 @@ from lit_ctg.data.batching import (
 )
 from lit_ctg.data.document import Document
 from lit_ctg.data.hub import ALTERNATIVES, HubFiles
-from lit_ctg.data.loader import ResumableLoader
+from lit_ctg.data.loader import ResumableLoader, process_place
 from lit_ctg.data.packing import PackedCorpus, Progress, ensure_packed, identity_key
 from lit_ctg.data.sample_text import sample_documents, sample_file
 from lit_ctg.data.source import file_checksum
@@ -78,6 +78,8 @@ class CorpusDataModule(Checked, LightningDataModule, abc.ABC):
     # its sample text
     stored: str
     columns: Sequence[str] = ()
+    # share of each source that is tested on; with 0, testing reads the validation part. Corpora with splits keep 1
+    test_fraction: float = 1.0
     # evaluation first: a document found there is left out of later splits
     splits: Sequence[str] = ("test", "val", "train")
 
@@ -152,7 +154,7 @@ class CorpusDataModule(Checked, LightningDataModule, abc.ABC):
         """
         size = self.sample_size if split == "train" else max(self.sample_size // 10, _SAMPLE_EVALUATION)
         options |= {"size": max(size // len(sources), 100), "seed": self.sample_seed}
-        for source in sources:
+        for source in sources if split != "test" or self.test_fraction != 0 else ():
             yield from sample_documents(self.stored, split, source=source, **options)
 
     @abc.abstractmethod
@@ -285,8 +287,7 @@ class CorpusDataModule(Checked, LightningDataModule, abc.ABC):
 
     def _place(self) -> dict[str, int]:
         """Return the rank of this training process and their number."""
-        trainer = self.trainer
-        return {"rank": trainer.global_rank, "world_size": trainer.world_size} if trainer else {}
+        return process_place(self.trainer)
 
     def _loader(self, split: str, **order: Any) -> ResumableLoader:
         # streams are distributed over the processes by row, everything else by batch
@@ -301,4 +302,4 @@ class CorpusDataModule(Checked, LightningDataModule, abc.ABC):
         return self._loader("val")
 
     def test_dataloader(self) -> ResumableLoader:
-        return self._loader("test")
+        return self._loader("val" if self.test_fraction == 0 else "test")

@@ -231,9 +231,6 @@ class FolderDataModule(CorpusDataModule):
             # as in a file: str.splitlines also cuts at form feeds and U+2028, which would be lost
             yield (line.rstrip("\n") for line in io.StringIO(row.text(column), newline=None))
 
-    def test_dataloader(self) -> Any:
-        return self.val_dataloader() if self.test_fraction == 0 else super().test_dataloader()
-
 
 def _documents(lines: Iterator[str], level: int) -> Iterator[str]:
     """Cut lines into documents: all as one, paragraphs between blank lines, or each line."""

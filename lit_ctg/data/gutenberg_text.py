@@ -40,17 +40,3 @@ def book_text(text: str) -> str:
     if begin:
         body = _CREDIT.sub("", body, count=1)
     return body.strip("\n") + "\n"
-
-
-def cut_tail(text: str, fractions: list[float]) -> list[str]:
-    """Cut a text into consecutive parts at line ends; the last ``len(fractions)`` parts have these shares of it.
-
-    ``cut_tail(text, [.05])`` is [first 95%, last 5%]. Nothing is lost: the parts together are the text. A share of 0
-    gives an empty part.
-    """
-    edges = [len(text)]
-    for fraction in reversed(fractions):
-        wanted = edges[0] - round(fraction * len(text))
-        line_end = text.rfind("\n", 0, max(wanted, 0)) + 1
-        edges.insert(0, edges[0] if fraction == 0 else line_end)
-    return [text[a:b] for a, b in zip([0, *edges[:-1]], edges, strict=True)]

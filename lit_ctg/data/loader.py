@@ -47,13 +47,7 @@ class SentenceBatches(Dataset[Batch]):
     """
 
     def __init__(
-        self,
-        ids_NT: Tensor,
-        lengths_N: Tensor,
-        *,
-        pad_id: int,
-        extras: Mapping[str, Tensor],
-        crop: bool = True,
+        self, ids_NT: Tensor, lengths_N: Tensor, *, pad_id: int, extras: Mapping[str, Tensor], crop: bool = True
     ) -> None:
         for name, tensor in extras.items():
             if name in _OWN_KEYS:
@@ -162,7 +156,6 @@ class EpochSampler(Sampler[tuple[int, int]]):
             yield self.epoch, index
 
 
-@checked
 def _start(parent: int, init: Callable[[int], None] | None, worker: int) -> None:
     # torch's worker looks up its parent only once it runs: if that is gone by then, it never notices
     end_with_parent(parent)
@@ -170,6 +163,7 @@ def _start(parent: int, init: Callable[[int], None] | None, worker: int) -> None
         init(worker)
 
 
+@checked
 class ResumableLoader(DataLoader[Batch]):
     """The loader of all corpora: batches are a function of (seed, epoch, position); checkpoints hold the position.
 
@@ -188,12 +182,7 @@ class ResumableLoader(DataLoader[Batch]):
     """
 
     def __init__(
-        self,
-        batches: Dataset[Batch],
-        *,
-        num_workers: Whole = 0,
-        generator: torch.Generator | None = None,
-        **order: Any,
+        self, batches: Dataset[Batch], *, num_workers: Whole = 0, generator: torch.Generator | None = None, **order: Any
     ) -> None:
         self.position = 0
         self.order = EpochSampler(len(batches), **order)  # type: ignore[arg-type]  # ours have a length, a Dataset need not
@@ -235,29 +224,24 @@ class ResumableLoader(DataLoader[Batch]):
         self.order.start = state["position"] if state["position"] < len(self) else 0
 
 
+def process_place(trainer: Any) -> dict[str, int]:
+    """Return the rank of this training process and their number; without a trainer there is one."""
+    return {"rank": trainer.global_rank, "world_size": trainer.world_size} if trainer else {}
+
+
 def sentence_loader(
-    sentences: SentenceBatches,
-    *,
-    batch_size: int,
-    seed: int,
-    shuffle: bool,
-    num_workers: int = 0,
-    rank: int = 0,
-    world_size: int = 1,
+    sentences: SentenceBatches, *, batch_size: int, seed: int, shuffle: bool, **place: int
 ) -> ResumableLoader:
     """Return the loader of a split held in tensors; it does not use torch's global generator.
 
-    Shuffled batches are repeated from the start until all ``world_size`` processes have the same number; unshuffled
-    ones are never repeated, so that no metric counts a sentence twice.
+    Shuffled batches are repeated from the start until all processes have the same number; unshuffled ones are never
+    repeated, so that no metric counts a sentence twice. ``place``: ``num_workers``, ``rank`` and ``world_size``.
 
     Raises:
         UserError: fewer batches than processes.
     """
     batches = SentenceOrder(sentences, batch_size=batch_size, seed=seed, shuffle=shuffle)
-    generator = torch.Generator().manual_seed(seed)
-    return ResumableLoader(
-        batches, num_workers=num_workers, generator=generator, rank=rank, world_size=world_size, even=shuffle
-    )
+    return ResumableLoader(batches, generator=torch.Generator().manual_seed(seed), even=shuffle, **place)
 
 
 class SentenceDataModule(Checked, LightningDataModule, abc.ABC):
@@ -291,13 +275,8 @@ class SentenceDataModule(Checked, LightningDataModule, abc.ABC):
         return self._loader("test")
 
     def _loader(self, split: str) -> ResumableLoader:
-        trainer = self.trainer
+        seed = self.seed if self.order_seed is None else self.order_seed
+        place = {"num_workers": self.num_workers, **process_place(self.trainer)}
         return sentence_loader(
-            self.dataset(split),
-            batch_size=self.batch_size,
-            num_workers=self.num_workers,
-            seed=self.seed if self.order_seed is None else self.order_seed,
-            shuffle=split == "train",
-            rank=trainer.global_rank if trainer else 0,
-            world_size=trainer.world_size if trainer else 1,
+            self.dataset(split), batch_size=self.batch_size, seed=seed, shuffle=split == "train", **place
         )

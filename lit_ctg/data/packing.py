@@ -93,11 +93,7 @@ class PackedCorpus:
 
 
 def ensure_packed(
-    folder: Path,
-    splits: Mapping[str, Documents],
-    tokenizer: Tokenizer,
-    identity: Mapping[str, Any],
-    **options: Any,
+    folder: Path, splits: Mapping[str, Documents], tokenizer: Tokenizer, identity: Mapping[str, Any], **options: Any
 ) -> PackedCorpus:
     """Return the packed corpus in ``folder``, created (by exactly one process) if it is not there.
 
@@ -162,15 +158,15 @@ def pack(
 ) -> dict[str, Any]:
     """Write the files of a packed corpus (except meta.json) and return its metadata.
 
+    A document that already occurred in an earlier split is left out of the later one and counted: nothing evaluated was
+    trained on.
+
     Args:
         end_documents: put the tokenizer's ``eos`` after every document.
         columns: names of integer entries of ``Document.meta`` to keep.
         vocabulary_splits: the splits a vocabulary is built on.
         shared: splits are sides of the same texts (translation), so equal documents are not a leak.
         progress: called with (current step, documents so far).
-
-    A document that already occurred in an earlier split is left out of the later one and counted: nothing evaluated was
-    trained on.
     """
     order, first = list(splits), dict[bytes, int]()
     dropped = dict.fromkeys(order, 0)
@@ -193,21 +189,16 @@ def pack(
         _train(tokenizer, dict.fromkeys(vocabulary_splits), unseen, writers, progress)
     if end_documents and tokenizer.eos_id is None:
         raise UserError("data.document_end=true needs an <eos> token: add it to data.tokenizer.specials")
-    meta: dict[str, Any] = {"splits": {}, "sources": [], "files": {}, "dtype": tokenizer.dtype.str}
-    meta["tokenizer"] = {"kind": tokenizer.kind, "size": len(tokenizer), "specials": _specials(tokenizer)}
+    specials = {name: getattr(tokenizer, f"{name}_id") for name in ("unknown", "pad", "bos", "eos")}
+    facts = {"kind": tokenizer.kind, "size": len(tokenizer), "specials": specials}
+    meta: dict[str, Any] = {"splits": {}, "sources": [], "dtype": tokenizer.dtype.str, "tokenizer": facts}
     _write_json(folder / "tokenizer.json", tokenizer.state())
     for split, writer in writers.items():
-        documents = () if writer.counted else unseen(split)
-        facts = writer.write(documents, meta["sources"])
-        meta["splits"][split] = {**facts, "duplicates": dropped[split]}
+        counts = writer.write(() if writer.counted else unseen(split), meta["sources"])
+        meta["splits"][split] = {**counts, "duplicates": dropped[split]}
     if not meta["splits"].get("train", {"documents": 1})["documents"]:
         raise UserError("the corpus has no document to train on: give more text or smaller evaluation fractions")
-    meta["files"] = {path.name: file_checksum(path) for path in sorted(folder.iterdir())}
-    return meta
-
-
-def _specials(tokenizer: Tokenizer) -> dict[str, int | None]:
-    return {name: getattr(tokenizer, f"{name}_id") for name in ("unknown", "pad", "bos", "eos")}
+    return meta | {"files": {path.name: file_checksum(path) for path in sorted(folder.iterdir())}}
 
 
 def _train(
@@ -270,9 +261,8 @@ class SplitWriter:
         self.progress = progress
         self._scratch = folder / f"{split}.chunks"
         self._table: ChunkTable | None = None
-        # for the scratch file: chunks of each text; texts and type of each block
-        self._sizes = array("q")
-        self._blocks: list[tuple[int, np.dtype]] = []
+        # for the scratch file: chunks of each text, texts of each block
+        self._sizes, self._blocks = array("q"), array("q")
         self._begin, self._source, self._unknown, self._characters = array("q", [0]), array("H"), 0, 0
         self._sources: dict[str, int] = {}
         self._columns = {name: array("q") for name in columns}
@@ -289,10 +279,9 @@ class SplitWriter:
         with open(self._scratch, "wb") as stream:
             for block in self._texts(documents):
                 chunks = self.tokenizer.chunks(block)
-                numbers_C = table.count(chunks)
-                _write(stream, numbers_C)
+                _write(stream, table.count(chunks).astype(np.uint32))
                 self._sizes.frombytes(chunks.sizes_N.astype(np.int64).tobytes())
-                self._blocks.append((len(block), numbers_C.dtype))
+                self._blocks.append(len(block))
 
     def write(self, documents: Iterable[Document], sources: list[str]) -> dict[str, int]:
         """Write the split.
@@ -335,9 +324,9 @@ class SplitWriter:
         begin = 0
         assert self._table is not None, "count comes first"
         with open(self._scratch, "rb") as stream:
-            for texts, dtype in self._blocks:
+            for texts in self._blocks:
                 sizes_N = np.array(self._sizes[begin : begin + texts], dtype=np.int64)
-                yield self._table.gather(np.fromfile(stream, dtype=dtype, count=int(sizes_N.sum())), sizes_N)
+                yield self._table.gather(np.fromfile(stream, dtype=np.uint32, count=int(sizes_N.sum())), sizes_N)
                 begin += texts
 
     def _append(self, ids_T: np.ndarray, counts_N: np.ndarray, stream: IO[bytes]) -> None:

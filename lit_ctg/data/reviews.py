@@ -61,8 +61,7 @@ class ReviewsDataModule(CorpusDataModule):
         return {"corpus": self.corpus, "fractions": [self.val_fraction, self.test_fraction]}
 
     def sample_documents(self, split: str) -> Iterator[Document]:
-        tested = split != "test" or self.test_fraction > 0
-        return self.sample(split, self.names, cut=False) if tested else iter(())
+        return self.sample(split, self.names, cut=False)
 
     def local_files(self) -> list[Path]:
         return [find_file(self.root, _FILES[name]) for name in self.names]
@@ -87,9 +86,6 @@ class ReviewsDataModule(CorpusDataModule):
     def hub_documents(self, split: str) -> Iterator[Document]:
         for name in self.names:
             yield from self._split(name, self._files().fetch(self.hub["files"][name]), split)
-
-    def test_dataloader(self) -> Any:
-        return self.val_dataloader() if self.test_fraction == 0 else super().test_dataloader()
 
 
 def _reviews(name: str, paths: list[Path], limit: int | None) -> Iterator[Document]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from lit_ctg.data.document import Document
-from lit_ctg.data.gutenberg_text import cut_tail
 from lit_ctg.errors import UserError
 
 
@@ -32,5 +31,10 @@ def tail_documents(read: Callable[[], Iterator[Document]], split: str, val: floa
 
 
 def tail_text(text: str, split: str, val: float, test: float) -> str:
-    """Return a split of one long text (a book), cut at line ends."""
-    return dict(zip(("train", "val", "test"), cut_tail(text, [val, test]), strict=True))[split]
+    """Return a split of one long text (a book), cut at line ends; the three together are the text."""
+    edges = {"test": len(text)}
+    for name, before, share in (("test", "val", test), ("val", "train", val)):
+        wanted = edges[name] - round(share * len(text))
+        edges[before] = edges[name] if share == 0 else text.rfind("\n", 0, max(wanted, 0)) + 1
+    begin = {"train": 0, "val": edges["train"], "test": edges["val"]}
+    return text[begin[split] : edges[split]]

@@ -83,13 +83,7 @@ class WikiTextDataModule(CorpusDataModule):
     name = "wikitext"
     stored = "encyclopedia"
 
-    def __init__(
-        self,
-        *,
-        version: Literal[2, 103],
-        raw: bool,
-        **options: Any,
-    ) -> None:
+    def __init__(self, *, version: Literal[2, 103], raw: bool, **options: Any) -> None:
         super().__init__(**options)
         self.version, self.raw = version, raw
 

@@ -13,7 +13,7 @@ import torch
 import lit_ctg
 from lit_ctg.control.card import of_record
 from lit_ctg.core.model import evaluating
-from lit_ctg.data.fast_tokenizer import fast_tokenizer
+from lit_ctg.data.huggingface_tokenizer import fast_tokenizer
 from lit_ctg.errors import UserError
 from lit_ctg.files import bring_back, files_in, plain_name, replacing
 from lit_ctg.network.portable import Portable

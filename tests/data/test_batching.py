@@ -211,71 +211,6 @@ def test_a_split_without_text(tmp_path: Path) -> None:
     assert targets(StreamBatches(two, "train", length=2, batch_size=2)) == [2]
 
 
-def test_order_is_a_function_of_seed_and_epoch(packed) -> None:
-    batches = ConsecutiveBatches(packed, "train", length=4, batch_size=1)
-    loader = ResumableLoader(batches, seed=1, shuffle=True)
-    orders = []
-    for epoch in (0, 1, 0):
-        loader.sampler.set_epoch(epoch)
-        orders.append([int(batch["input_ids_BT"][0, 0]) for batch in loader])
-    assert orders[0] == orders[2] != orders[1] and sorted(orders[0]) == sorted(orders[1]) == list(range(1, 45, 4))
-    plain = [int(batch["input_ids_BT"][0, 0]) for batch in ResumableLoader(batches)]
-    assert plain == list(range(1, 45, 4))
-
-
-class Recorder(lightning.LightningModule):
-    """Learns nothing; writes down which batches it met."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.zeros(()))
-        self.met: list[tuple[int, int]] = []
-
-    def training_step(self, batch, batch_idx: int) -> torch.Tensor:
-        self.met.append((self.current_epoch, int(batch["input_ids_BT"][0, 0])))
-        return self.weight * 1.0
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.1)
-
-
-class SaveAt(lightning.Callback):
-    """Stores a checkpoint after a step, in the midst of an epoch, or at the end of an epoch."""
-
-    def __init__(self, path: Path, step: int, epoch_end: bool) -> None:
-        self.path, self.step, self.epoch_end = path, step, epoch_end
-
-    def on_train_batch_end(self, trainer, *arguments: object) -> None:
-        if not self.epoch_end and trainer.global_step == self.step:
-            trainer.save_checkpoint(self.path)
-
-    def on_train_epoch_end(self, trainer, *arguments: object) -> None:
-        if self.epoch_end and trainer.global_step == self.step:
-            trainer.save_checkpoint(self.path)
-
-
-def fit(loader, folder: Path, *callbacks: lightning.Callback, resume: Path | None = None) -> list[tuple[int, int]]:
-    module = Recorder()
-    trainer = lightning.Trainer(
-        accelerator="cpu", max_epochs=3, logger=False, enable_checkpointing=False, default_root_dir=folder,
-        enable_progress_bar=False, enable_model_summary=False, callbacks=list(callbacks),
-    )  # fmt: skip
-    trainer.fit(module, loader, ckpt_path=resume)
-    return module.met
-
-
-@pytest.mark.parametrize(("step", "epoch_end"), [(4, False), (15, False), (11, True), (22, True)])
-def test_a_resumed_run_meets_the_batches_of_an_uninterrupted_one(
-    packed, tmp_path: Path, step: int, epoch_end: bool
-) -> None:
-    batches = ConsecutiveBatches(packed, "train", length=4, batch_size=1)
-    make = lambda: ResumableLoader(batches, seed=5, shuffle=True)  # noqa: E731
-    path = tmp_path / "cut.ckpt"
-    whole = fit(make(), tmp_path, SaveAt(path, step, epoch_end))
-    assert len(batches) == 11 and [epoch for epoch, _ in whole] == [0] * 11 + [1] * 11 + [2] * 11
-    assert fit(make(), tmp_path, resume=path) == whole[step:]
-
-
 def test_state_counts_batches_given_out(packed) -> None:
     loader = ResumableLoader(ConsecutiveBatches(packed, "train", length=4, batch_size=1))
     walk = iter(loader)
@@ -285,35 +220,6 @@ def test_state_counts_batches_given_out(packed) -> None:
     rest = list(again)
     assert loader.state_dict() == {"epoch": 0, "position": 3} and len(given) + len(rest) == len(loader)
     assert len(list(again)) == len(loader), "only the first pass is shortened"
-
-
-def test_workers_read_the_same(packed) -> None:
-    batches = ConsecutiveBatches(packed, "train", length=4, batch_size=2)
-    plain = [batch["input_ids_BT"] for batch in ResumableLoader(batches)]
-    work = [batch["input_ids_BT"] for batch in ResumableLoader(batches, num_workers=1)]
-    assert all(torch.equal(a, b) for a, b in zip(plain, work, strict=True))
-    assert isinstance(packed.ids("train"), np.memmap)
-
-
-@pytest.mark.parametrize("world_size", [1, 2, 3])
-def test_processes_share_the_batches(packed, world_size: int) -> None:
-    """Evaluation: every batch once. Training: all processes have as many, so some come twice."""
-    chunks = ConsecutiveBatches(packed, "train", length=3, batch_size=2)
-    alone = list(ResumableLoader(chunks, seed=1, shuffle=True))
-    for even in (False, True):
-        loaders = [
-            ResumableLoader(chunks, seed=1, shuffle=True, rank=rank, world_size=world_size, even=even)
-            for rank in range(world_size)
-        ]
-        dealt = [list(loader) for loader in loaders]
-        assert [len(loader) for loader in loaders] == [len(batches) for batches in dealt]
-        # rank r has batches r, r + world_size, ... of the order that one process would have
-        for rank, batches in enumerate(dealt):
-            for turn, batch in enumerate(batches):
-                place = (rank + turn * world_size) % len(alone)
-                assert torch.equal(batch["input_ids_BT"], alone[place]["input_ids_BT"])
-        sizes = {len(batches) for batches in dealt}
-        assert len(sizes) == 1 if even else sum(map(len, dealt)) == len(alone)
 
 
 def test_processes_share_the_streams_by_row(packed) -> None:
@@ -330,3 +236,42 @@ def test_processes_share_the_streams_by_row(packed) -> None:
         StreamBatches(packed, "train", length=4, batch_size=1, rank=0, world_size=2)
     with pytest.raises(UserError, match="batches for 99 processes"):
         ResumableLoader(ConsecutiveBatches(packed, "train", length=3, batch_size=2), world_size=99)
+
+
+class Recorder(lightning.LightningModule):
+    """Learns nothing; keeps (epoch, first id) of its batches; stores a checkpoint at a step, in or after an epoch."""
+
+    def __init__(self, path: Path | None = None, step: int = 0, epoch_end: bool = False) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(()))
+        self.path, self.step, self.epoch_end = path, step, epoch_end
+        self.met: list[tuple[int, int]] = []
+
+    def training_step(self, batch, batch_idx: int) -> torch.Tensor:
+        self.met.append((self.current_epoch, int(batch["input_ids_BT"][0, 0])))
+        return self.weight * 1.0
+
+    def save(self, epoch_end: bool) -> None:
+        if self.path and epoch_end == self.epoch_end and self.trainer.global_step == self.step:
+            self.trainer.save_checkpoint(self.path)
+
+    def on_train_batch_end(self, *arguments: object) -> None:
+        self.save(False)
+
+    def on_train_epoch_end(self) -> None:
+        self.save(True)
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+@pytest.mark.parametrize(("step", "epoch_end"), [(4, False), (15, False), (11, True), (22, True)])
+def test_a_resumed_run_reads_the_batches_of_an_uninterrupted_one(
+    packed, tmp_path: Path, trainer_of, step: int, epoch_end: bool
+) -> None:
+    batches, path = ConsecutiveBatches(packed, "train", length=4, batch_size=1), tmp_path / "cut.ckpt"
+    whole, rest = Recorder(path, step, epoch_end), Recorder()
+    for module, resume in ((whole, None), (rest, path)):
+        trainer_of(max_epochs=3).fit(module, ResumableLoader(batches, seed=5, shuffle=True), ckpt_path=resume)
+    assert len(batches) == 11 and [epoch for epoch, _ in whole.met] == [0] * 11 + [1] * 11 + [2] * 11
+    assert rest.met == whole.met[step:]

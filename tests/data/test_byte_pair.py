@@ -18,25 +18,8 @@ from lit_ctg.data.source import read_lines
 from lit_ctg.errors import UserError
 
 TEXT = "The lighthouse wasn't lit in 1907; it's said they'll light it.\n\n Größe zählt\u00a0 nicht, 東京 is far.\n" * 3
-LETTERS = [
-    "the",
-    "light",
-    " ",
-    "  ",
-    "\n",
-    "\t",
-    "\u00a0",
-    "\u2009",
-    "\u3000",
-    "'s",
-    "'ll",
-    "ö",
-    "東",
-    "1907",
-    "!?",
-    "\x1c",
-    "a",
-]
+LETTERS = ["the", "light", " ", "  ", "\n", "\t", "\u00a0", "\u2009", "\u3000", "'s", "'ll", "ö", "東", "1907", "!?",
+           "\x1c", "a"]  # fmt: skip
 
 
 class SlowBPE:

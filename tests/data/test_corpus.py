@@ -100,16 +100,6 @@ def test_the_key_changes_with_what_changes_the_ids_only(tmp_path: Path) -> None:
     assert folder(source="local", root=tmp_path) != local != plain
 
 
-def test_the_remedy_of_a_full_cache_is_an_override_that_works(tmp_path: Path, run_cli) -> None:
-    (tmp_path / "file").write_text("a file where the cache should be")
-    words = ["data", "prepare", "data=scripts", "size=smoke", "data.sample_size=2000"]
-    code, _, err = run_cli(*words, f"data.cache_root={tmp_path / 'file'}")
-    assert code == 2 and len(err.strip().splitlines()) == 1 and "set data.cache_root=" in err
-    folder = tmp_path / "a b, c=d"
-    code, _, err = run_cli(*words, f"data.cache_root={folder}")
-    assert (code, err) == (0, "") and list((folder / "packed").glob("scripts-*/meta.json"))
-
-
 def test_fewer_documents_on_request(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("one")
     data = tiny(tmp_path, source="local", root=tmp_path, max_documents=5)

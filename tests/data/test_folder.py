@@ -47,6 +47,18 @@ def module(folder: Path, **changes: Any) -> FolderDataModule:
     return FolderDataModule(**{**options, **changes})
 
 
+def own_of(tmp_path: Path, **texts: str) -> Path:
+    """Write ``name__suffix="text"`` as files of a folder."""
+    (tmp_path / "own").mkdir()
+    for name, text in texts.items():
+        (tmp_path / "own" / name.replace("__", ".")).write_text(text)
+    return tmp_path / "own"
+
+
+def texts_of(data: FolderDataModule, label: str) -> list[str]:
+    return [d.text for split in ("train", "val", "test") for d in data.documents(split) if d.source == label]
+
+
 def counts(data: FolderDataModule, split: str) -> dict[str, int]:
     found: dict[str, int] = {}
     for document in data.documents(split):
@@ -67,47 +79,32 @@ def test_files_and_subfolders_are_labels_and_every_document_is_in_one_split(own:
 
 
 def test_small_texts_are_cut_finer(tmp_path: Path) -> None:
-    (tmp_path / "own").mkdir()
-    (tmp_path / "own" / "a.txt").write_text("\n\n".join(f"one {n}\ntwo {n}" for n in range(40)))
-    (tmp_path / "own" / "b.txt").write_text("\n\n".join(f"one {n}\ntwo {n}" for n in range(12)))
-    (tmp_path / "own" / "c.csv").write_text("text\n" + "\n".join(f'"line {n}\nand {n}"' for n in range(9)))
-    data = module(tmp_path / "own")
-    documents = {label: [d.text for s in ("train", "val", "test") for d in data.documents(s) if d.source == label]
-                 for label in data.labels}  # fmt: skip
-    assert documents["a"] == [f"one {n}\ntwo {n}\n" for n in range(40)]
-    assert documents["b"] == [f"{word} {n}\n" for n in range(12) for word in ("one", "two")]
-    assert documents["c"] == [f"{word} {n}\n" for n in range(9) for word in ("line", "and")]
+    def pairs(count: int, gap: str = "\n\n") -> str:
+        return gap.join(f"one {n}\ntwo {n}" for n in range(count))
+
+    rows = "text\n" + "\n".join(f'"one {n}\ntwo {n}"' for n in range(9))
+    data = module(own_of(tmp_path, a__txt=pairs(40), b__txt=pairs(12), c__csv=rows))
+    assert texts_of(data, "a") == [f"one {n}\ntwo {n}\n" for n in range(40)]
+    assert texts_of(data, "b") == [line + "\n" for line in pairs(12, "\n").split("\n")]
+    assert texts_of(data, "c") == [line + "\n" for line in pairs(9, "\n").split("\n")]
 
 
 def test_a_row_has_the_lines_of_a_file(tmp_path: Path) -> None:
     """A form feed or U+2028 ends no line, neither in .txt nor in a row."""
-    (tmp_path / "own").mkdir()
     texts = [f"one {n}\u2028two\x0cthree\nfour {n}" for n in range(9)]
-    (tmp_path / "own" / "a.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts))
-    (tmp_path / "own" / "b.txt").write_text("\n".join(texts))
-    data = module(tmp_path / "own")
+    rows = "\n".join(json.dumps({"text": text}) for text in texts)
+    data = module(own_of(tmp_path, a__jsonl=rows, b__txt="\n".join(texts)))
     for label in "ab":
-        documents = [d.text for s in ("train", "val", "test") for d in data.documents(s) if d.source == label]
-        assert documents == [line + "\n" for text in texts for line in text.split("\n")]
+        assert texts_of(data, label) == [line + "\n" for text in texts for line in text.split("\n")]
 
 
 @pytest.mark.parametrize(("val", "test"), [(0.45, 0.5), (0.9, 0.05), (0.0, 0.9)])
 def test_every_label_has_something_to_train_on(tmp_path: Path, val: float, test: float) -> None:
     """Rounding up the shares of a label of three lines would take all of it."""
-    (tmp_path / "own").mkdir()
-    (tmp_path / "own" / "a.txt").write_text("one\ntwo\nthree\n")
-    data = module(tmp_path / "own", val_fraction=val, test_fraction=test)
-    parts = [[document.text for document in data.documents(split)] for split in ("train", "val", "test")]
-    assert [text for part in parts for text in part] == ["one\n", "two\n", "three\n"]
-    assert all(len(part) >= 1 for part, share in zip(parts, (1.0, val, test), strict=True) if share)
-
-
-def test_a_label_that_is_too_small_says_what_is_missing(tmp_path: Path) -> None:
-    (tmp_path / "own").mkdir()
-    (tmp_path / "own" / "a.txt").write_text("one\n\ntwo\n")
-    line = "label 'a' has 2 lines of text; training, validation and test need 3 at least"
-    with pytest.raises(UserError, match=rf"{line}.*where every file is one text, put the files into a subfolder"):
-        module(tmp_path / "own").prepare()
+    data = module(own_of(tmp_path, a__txt="one\ntwo\nthree\n"), val_fraction=val, test_fraction=test)
+    assert texts_of(data, "a") == ["one\n", "two\n", "three\n"]
+    parts = {"train": 1.0, "val": val, "test": test}
+    assert all(list(data.documents(split)) for split, share in parts.items() if share)
 
 
 def test_what_is_left_out_is_told(own: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -134,6 +131,7 @@ def test_files_without_rows_beside_others_are_no_documents(own: Path) -> None:
     ("prepare", "message"),
     [
         (lambda root: None, "holds no text: give one file"),
+        (lambda root: (root / "a.txt").write_text("one\n\ntwo\n"), "label 'a' has 2 lines of text.* need 3 at least"),
         (lambda root: (root / "a.pdf").write_text("x"), "holds no text"),
         (lambda root: [(root / f"{name}.txt").write_text("x") for name in ("train", "test")], "are splits, not labels"),
         (lambda root: os.mkfifo(root / "a.txt"), r"a\.txt is a pipe"),
@@ -152,20 +150,17 @@ def test_bad_folders_are_one_line(tmp_path: Path, prepare: Any, message: str) ->
 
 
 def test_the_column_can_be_named(tmp_path: Path) -> None:
-    (tmp_path / "own").mkdir()
-    (tmp_path / "own" / "a.csv").write_text("id,body\n" + "\n".join(f"{n},text {n}" for n in range(30)))
-    assert len(list(module(tmp_path / "own", column="body").documents("train"))) == 25
+    root = own_of(tmp_path, a__csv="id,body\n" + "\n".join(f"{n},text {n}" for n in range(30)))
+    assert len(list(module(root, column="body").documents("train"))) == 25
     with pytest.raises(UserError, match=r"no column 'bode' .*did you mean 'body'"):
-        module(tmp_path / "own", column="bode").prepare()
+        module(root, column="bode").prepare()
 
 
 def test_a_long_text_is_read_piece_by_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folder_module, "LONGEST", 200)
-    (tmp_path / "own").mkdir()
-    (tmp_path / "own" / "a.txt").write_text("\n".join(f"line {n} of a long text" for n in range(400)))
-    texts = [d.text for split in ("train", "val", "test") for d in module(tmp_path / "own").documents(split)]
-    assert "".join(texts).splitlines() == [f"line {n} of a long text" for n in range(400)]
-    assert max(map(len, texts)) <= 201
+    text = "\n".join(f"line {n} of a long text" for n in range(400))
+    texts = texts_of(module(own_of(tmp_path, a__txt=text)), "a")
+    assert "".join(texts) == text + "\n" and max(map(len, texts)) <= 201
 
 
 def test_a_changed_folder_is_another_corpus(own: Path) -> None:
@@ -178,13 +173,10 @@ def test_a_changed_folder_is_another_corpus(own: Path) -> None:
 
 def test_a_renamed_file_is_read_by_its_new_format(tmp_path: Path) -> None:
     """The same bytes, but other texts: what was packed before is not taken for them."""
-    (tmp_path / "own").mkdir()
-    (tmp_path / "own" / "news.txt").write_text("".join(f'{{"text": "number {n}"}}\n' for n in range(30)))
-    first = module(tmp_path / "own").fingerprint()
-    (tmp_path / "own" / "news.txt").rename(tmp_path / "own" / "news.jsonl")
-    data = module(tmp_path / "own")
-    assert data.fingerprint() != first
-    assert next(iter(data.documents("train"))).text.strip() == "number 0"
+    root = own_of(tmp_path, news__txt="".join(f'{{"text": "number {n}"}}\n' for n in range(30)))
+    first = module(root).fingerprint()
+    (root / "news.txt").rename(root / "news.jsonl")
+    assert module(root).fingerprint() != first and texts_of(module(root), "news")[0].strip() == "number 0"
 
 
 def test_a_subfolder_that_is_empty_or_cannot_be_read_is_told(

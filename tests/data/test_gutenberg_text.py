@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lit_ctg.data.gutenberg_text import book_text, cut_tail, strip_tag
+from lit_ctg.data.gutenberg_text import book_text, strip_tag
 
 BOOK = "CHAPTER I\n\nIt was a dark night.\nThe Project Gutenberg was far away.\n\nTHE END\n"
 MODERN = (
@@ -27,13 +27,3 @@ def test_tag_lines() -> None:
     assert strip_tag("<news>\nText\n") == "Text\n"
     assert strip_tag("<b>bold</b> text\n") == "<b>bold</b> text\n"
     assert strip_tag("Text\n<news>\n") == "Text\n<news>\n"
-
-
-@pytest.mark.parametrize("fractions", [[0.05], [0.1, 0.1], [0.0], [0.2, 0.0], []])
-def test_tail_parts_are_the_text(fractions: list[float]) -> None:
-    text = "".join(f"line {number}\n" for number in range(1000))
-    parts = cut_tail(text, fractions)
-    assert "".join(parts) == text and len(parts) == len(fractions) + 1
-    for part, fraction in zip(parts[1:], fractions, strict=True):
-        assert abs(len(part) / len(text) - fraction) < 0.005
-        assert part == "" or part.startswith("line")

@@ -10,8 +10,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import CTRLTokenizer, PreTrainedTokenizerFast
 
-from lit_ctg.data.fast_tokenizer import fast_tokenizer
-from lit_ctg.data.huggingface_tokenizer import HuggingFaceTokenizer
+from lit_ctg.data.huggingface_tokenizer import HuggingFaceTokenizer, fast_tokenizer
 from lit_ctg.data.reviews import ReviewsDataModule
 from lit_ctg.data.tokenizer import WordTokenizer
 from lit_ctg.errors import UserError

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import multiprocessing
 import os
-from collections.abc import Callable
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from lit_ctg.data import packing
+from lit_ctg.data.chunk import ChunkTable
 from lit_ctg.data.document import Document
-from lit_ctg.data.packing import MISSING, digest, ensure_packed, identity_key, open_packed
-from lit_ctg.data.tokenizer import WordTokenizer
+from lit_ctg.data.packing import MISSING, SplitWriter, digest, ensure_packed, identity_key, open_packed
+from lit_ctg.data.tokenizer import SpacyTokenizer, WordTokenizer
 from lit_ctg.errors import UserError
 
 TRAIN = [Document("a b a\n", "x", {"stars": 5}), Document("b c\n", "y"), Document("d d\n", "x", {"stars": 1})]
@@ -90,24 +94,28 @@ def test_end_of_document_tokens(tmp_path: Path) -> None:
     assert not (tmp_path / "d").exists()
 
 
-def test_blocks_do_not_show(tmp_path: Path, monkeypatch) -> None:
-    whole, _ = packed(tmp_path / "c")
-    monkeypatch.setattr(packing, "BLOCK_CHARACTERS", 1)
-    parts, _ = packed(tmp_path / "d")
-    assert whole.ids("train").tolist() == parts.ids("train").tolist()
-    assert whole.table("train", "begin").tolist() == parts.table("train", "begin").tolist()
-
-
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EACCES])
-def test_a_failing_disk_leaves_nothing(tmp_path: Path, monkeypatch, code: int) -> None:
-    def fail(*arguments: object) -> None:
+@pytest.mark.parametrize(
+    ("place", "name", "code"),
+    [
+        (packing, "_write", errno.ENOSPC),
+        (packing, "_write", errno.EACCES),
+        (Path, "mkdir", errno.EACCES),
+        (None, "", 0),
+    ],
+)
+def test_what_cannot_be_written_is_one_line_and_leaves_nothing(tmp_path: Path, monkeypatch, place, name, code) -> None:
+    def fail(*arguments: object, **options: object) -> None:
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(packing, "_write", fail)
+    if place is None:
+        (tmp_path / "c").write_text("a file where a folder should be")
+    else:
+        monkeypatch.setattr(place, name, fail)
     with pytest.raises(UserError) as error:
-        packed(tmp_path / "c")
-    assert os.strerror(code) in one_line(error) and "data.cache_root" in str(error.value)
-    assert [path.name for path in tmp_path.iterdir()] in ([], ["c.lock"])
+        packed(tmp_path / "c" / "d")
+    monkeypatch.undo()
+    assert (os.strerror(code) if code else "folder") in one_line(error) and "data.cache_root" in str(error.value)
+    assert {path.name for path in tmp_path.rglob("*")} <= {"c", "d.lock"}
 
 
 def test_a_reader_that_fails_half_way_leaves_nothing(tmp_path: Path) -> None:
@@ -120,70 +128,26 @@ def test_a_reader_that_fails_half_way_leaves_nothing(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] in ([], ["c.lock"])
 
 
-def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("a file where a folder should be")
-    with pytest.raises(UserError) as error:
-        packed(tmp_path / "file" / "c")
-    assert "data.cache_root" in one_line(error)
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_without_permission(tmp_path: Path) -> None:
-    tmp_path.chmod(0o500)
-    with pytest.raises(UserError, match="Permission denied"):
-        packed(tmp_path / "c")
-    tmp_path.chmod(0o700)
-
-
-def test_a_folder_without_permission_as_root(tmp_path: Path, monkeypatch) -> None:
-    def refuse(self: Path, *arguments: object, **options: object) -> None:
-        raise PermissionError(errno.EACCES, "Permission denied")
-
-    monkeypatch.setattr(Path, "mkdir", refuse)
-    with pytest.raises(UserError, match="Permission denied") as error:
-        packed(tmp_path / "c")
-    assert "data.cache_root" in one_line(error)
-
-
 def edit_meta(folder: Path, **values: object) -> None:
     meta = json.loads((folder / "meta.json").read_text())
     (folder / "meta.json").write_text(json.dumps(meta | values))
 
 
-def damage(folder: Path, how: str) -> None:
-    if how == "flipped byte":
-        data = bytearray((folder / "train.ids").read_bytes())
-        data[3] ^= 1
-        (folder / "train.ids").write_bytes(data)
-    elif how == "truncated":
-        (folder / "train.ids").write_bytes((folder / "train.ids").read_bytes()[:-2])
-    elif how == "missing file":
-        (folder / "val.npz").unlink()
-    elif how == "other version":
-        edit_meta(folder, format=99)
-    elif how == "other corpus":
-        edit_meta(folder, identity={"corpus": "other"})
-    elif how == "half meta":
-        (folder / "meta.json").write_text('{"format": 1')
-    elif how == "no meta":
-        (folder / "meta.json").unlink()
+DAMAGES = {
+    "train.ids is missing or has the wrong checksum": lambda c: (c / "train.ids").write_bytes(bytes(20)),
+    "val.npz is missing": lambda c: (c / "val.npz").unlink(),
+    "was written in format 99, this lit_ctg reads format 1": lambda c: edit_meta(c, format=99),
+    "holds another corpus": lambda c: edit_meta(c, identity={"corpus": "other"}),
+    "is damaged": lambda c: (c / "meta.json").write_text("[]"),
+    "is not JSON": lambda c: (c / "meta.json").write_text('{"format": 1'),
+    "cannot be read": lambda c: (c / "meta.json").unlink(),
+}
 
 
-@pytest.mark.parametrize(
-    ("how", "word"),
-    [
-        ("flipped byte", "train.ids is missing or has the wrong checksum"),
-        ("truncated", "train.ids is missing or has the wrong checksum"),
-        ("missing file", "val.npz is missing"),
-        ("other version", "was written in format 99, this lit_ctg reads format 1"),
-        ("other corpus", "holds another corpus"),
-        ("half meta", "is not JSON"),
-        ("no meta", "cannot be read"),
-    ],
-)
-def test_a_damaged_cache_is_one_line(tmp_path: Path, how: str, word: str) -> None:
+@pytest.mark.parametrize("word", DAMAGES)
+def test_a_damaged_cache_is_one_line(tmp_path: Path, word: str) -> None:
     packed(tmp_path / "c")
-    damage(tmp_path / "c", how)
+    DAMAGES[word](tmp_path / "c")
     with pytest.raises(UserError) as error:
         packed(tmp_path / "c")
     assert word in one_line(error)
@@ -235,3 +199,98 @@ def test_processes_that_start_together_make_one_cache(tmp_path: Path) -> None:
 
 def test_keys_tell_identities_apart() -> None:
     assert identity_key({"a": 1, "b": 2}) == identity_key({"b": 2, "a": 1}) != identity_key({"a": 1, "b": 3})
+
+
+MAKERS = {
+    "plain": WordTokenizer,
+    "folded, rare words unknown": lambda: WordTokenizer(lower=True, minimum=40, specials=("<pad>", "<unk>", "the")),
+    "no line ends, small": lambda: WordTokenizer(eol=None, size=9),
+    "spacy": lambda: SpacyTokenizer(eol="<eos>", whitespace=True),
+}  # fmt: skip
+
+
+def documents(seed: int, n: int) -> list[Document]:
+    rng = random.Random(seed)
+    words = ["the", "The", "cat", "don't", "\u00c4pfel", "3.5%", "<unk>", "<eos>", "a\u00a0b", "x\u2028y", "(we)"]
+    gaps = [" ", " ", "  ", "\n", "\t ", "\r\n", " \n \n"]
+
+    def text() -> str:
+        return "".join(rng.choice(gaps) + rng.choice(words) for _ in range(rng.randint(0, 30))) + rng.choice(gaps)
+
+    return [Document(text(), rng.choice("xyz")) for _ in range(n)]
+
+
+def plain(make: Callable[[], WordTokenizer], texts: Sequence[str]) -> tuple[list[str], list[list[int]]]:
+    """Return tokens and ids as a loop over words makes them."""
+    tokenizer = make()
+    words = [tokenizer._words(tokenizer._bytes(text)) for text in texts]
+    counts = Counter(itertools.chain.from_iterable(words))
+    kept = [word for word, count in counts.items() if count >= tokenizer.minimum and word not in tokenizer.specials]
+    tokens = [*tokenizer.specials, *sorted(kept, key=lambda word: (-counts[word], word))][: tokenizer.size]
+    table = {token: number for number, token in enumerate(tokens)}
+    return tokens, [[table.get(word, table["<unk>"]) for word in text] for text in words]
+
+
+@pytest.mark.parametrize("characters", [1, 500, 2**22])
+@pytest.mark.parametrize("name", MAKERS)
+def test_ids_and_vocabulary_are_those_of_a_loop(tmp_path: Path, monkeypatch, name: str, characters: int) -> None:
+    monkeypatch.setattr(packing, "BLOCK_CHARACTERS", characters)
+    train, tokenizer = documents(1, 150), MAKERS[name]()
+    packed = ensure_packed(tmp_path / "c", {"train": lambda: train}, tokenizer, {})
+    tokens, ids = plain(MAKERS[name], [document.text for document in train])
+    assert list(tokenizer.tokens) == tokens
+    assert [packed.document("train", number).tolist() for number in range(len(train))] == ids
+    facts = packed.meta["splits"]["train"]
+    assert facts["unknown"] == sum(number == tokenizer.unknown_id for text in ids for number in text) > 0
+    assert facts["tokens"] == sum(map(len, ids)) and facts["documents"] == len(train)
+
+
+def test_text_read_once_gives_the_files_of_text_read_twice(tmp_path: Path) -> None:
+    splits = {"val": documents(2, 40), "train": documents(3, 90)}
+    readers = {name: lambda found=found: found for name, found in splits.items()}
+    once, tokenizer = WordTokenizer(), WordTokenizer()
+    tokenizer.train(document.text for document in splits["train"])
+    options = {"end_documents": True}
+    ensure_packed(tmp_path / "once", readers, once, {}, **options)
+    ensure_packed(tmp_path / "twice", readers, tokenizer, {}, **options)
+    names = {path.name for path in (tmp_path / "once").iterdir()}
+    assert names == {"meta.json", "tokenizer.json", "train.ids", "train.npz", "val.ids", "val.npz"}
+    for name in names:
+        assert (tmp_path / "once" / name).read_bytes() == (tmp_path / "twice" / name).read_bytes(), name
+
+
+def test_words_are_read_once(tmp_path: Path) -> None:
+    reads: list[str] = []
+
+    def reader(name: str, found: Iterable[Document]) -> Callable[[], Iterator[Document]]:
+        def read() -> Iterator[Document]:
+            reads.append(name)
+            yield from found
+
+        return read
+
+    splits = {name: reader(name, documents(seed, 20)) for seed, name in enumerate(("val", "train"))}
+    ensure_packed(tmp_path / "c", splits, WordTokenizer(), {})
+    # evaluation text twice: first to leave it out of what is trained on
+    assert sorted(reads) == ["train", "val", "val"]
+
+
+def test_sources_are_numbered_in_the_order_of_splits(tmp_path: Path) -> None:
+    sources: list[str] = []
+    tokenizer, table = WordTokenizer(), ChunkTable()
+    writers = {name: SplitWriter(tmp_path, name, tokenizer) for name in ("val", "train")}
+    writers["train"].count([Document("a\n", "second"), Document("b\n", "first")], table)
+    tokenizer.learn(table)
+    assert writers["train"].counted and not writers["val"].counted
+    writers["val"].write([Document("a\n", "first")], sources)
+    facts = writers["train"].write([], sources)
+    assert sources == ["first", "second"] and facts["documents"] == 2
+    with np.load(tmp_path / "train.npz") as tables:
+        assert tables["source"].tolist() == [1, 0] and tables["source"].dtype == np.uint16
+    assert not (tmp_path / "train.chunks").exists()
+
+
+def test_the_remedy_of_a_full_cache_is_an_override_that_works(tmp_path: Path, run_cli) -> None:
+    words, folder = ["data", "prepare", "data=scripts", "size=smoke", "data.sample_size=2000"], tmp_path / "a b, c=d"
+    assert run_cli(*words, f"data.cache_root={folder}")[::2] == (0, "")
+    assert list((folder / "packed").glob("scripts-*/meta.json"))

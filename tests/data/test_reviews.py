@@ -46,15 +46,6 @@ def stars(data: ReviewsDataModule, split: str) -> list[int]:
     return data.prepare().table(split, "stars").tolist()
 
 
-@pytest.mark.parametrize("value", ["NaN", "Infinity", '"five"', "[5]"])
-def test_stars_that_are_no_number_name_file_and_line(tmp_path: Path, value: str) -> None:
-    write_topics(tmp_path / "text")
-    with open(tmp_path / "text" / "music.jsonl", "a") as stream:
-        stream.write('\n{"reviewText": "fine", "overall": ' + value + "}\n")
-    with pytest.raises(UserError, match=r"music\.jsonl line 41: column 'overall' holds .*give a number from 0 to 100"):
-        module(tmp_path).prepare()
-
-
 def test_topics_from_lines_and_rows(tmp_path: Path) -> None:
     write_topics(tmp_path / "text")
     data = module(tmp_path)

@@ -25,11 +25,12 @@ def test_parts_are_rounded_to_the_nearest_document() -> None:
     assert tail_bounds(10, 0.12, 0.12) == {"train": (0, 8), "val": (8, 9), "test": (9, 10)}
 
 
-def test_a_text_is_cut_at_line_ends() -> None:
-    text = "".join(f"line {number}\n" for number in range(400))
-    parts = [tail_text(text, split, 0.1, 0.05) for split in ("train", "val", "test")]
-    assert "".join(parts) == text and all(part.startswith("line") for part in parts)
-    assert [len(part) / len(text) for part in parts] == pytest.approx([0.85, 0.1, 0.05], abs=0.01)
+@pytest.mark.parametrize(("val", "test"), [(0.1, 0.05), (0.05, 0.0), (0.0, 0.2), (0.0, 0.0)])
+def test_a_text_is_cut_at_line_ends(val: float, test: float) -> None:
+    text = "".join(f"line {number}\n" for number in range(1000))
+    parts = [tail_text(text, split, val, test) for split in ("train", "val", "test")]
+    assert "".join(parts) == text and all(part.startswith("line") for part in parts if part)
+    assert [len(part) / len(text) for part in parts] == pytest.approx([1 - val - test, val, test], abs=0.005)
 
 
 @pytest.mark.parametrize(("val", "test"), [(-0.1, 0), (0.5, 0.5), (1.0, 0), (0, 1.5)])

@@ -125,11 +125,6 @@ def test_state_is_plain_and_complete() -> None:
     assert other.tokens == tokenizer.tokens and other.encode(TEXTS[1]) == tokenizer.encode(TEXTS[1])
 
 
-def test_fingerprint_tells_settings_apart() -> None:
-    prints = [json.dumps(t.fingerprint()) for t in (WordTokenizer(), WordTokenizer(lower=True), SpacyTokenizer())]
-    assert len(set(prints)) == 3
-
-
 def test_blocks_keep_all_texts_in_order() -> None:
     texts = ["ab", "c", "", "defg", "h"]
     parts = list(blocks(texts, characters=3))

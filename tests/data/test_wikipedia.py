@@ -58,11 +58,7 @@ def test_the_sample_is_raw_text(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("changes", "message"),
-    [
-        ({"root": None}, r"needs data\.root"),
-        ({"root": "missing"}, "cannot be read"),
-        ({"source": "hub"}, "no hub"),
-    ],
+    [({"root": None}, r"needs data\.root"), ({"root": "missing"}, "cannot be read"), ({"source": "hub"}, "no hub")],
 )
 def test_bad_settings(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):

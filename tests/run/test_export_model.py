@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save_file
 
 from lit_ctg.config import compose, plain
-from lit_ctg.data.fast_tokenizer import fast_tokenizer
+from lit_ctg.data.huggingface_tokenizer import fast_tokenizer
 from lit_ctg.errors import UserError
 from lit_ctg.network.portable import Portable
 from lit_ctg.run.build import build_datamodule, build_model
