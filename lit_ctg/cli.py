@@ -610,14 +610,21 @@ class ExportModel(Command):
     """the language model of a finished run as a Hugging Face folder that does not need lit_ctg"""
 
     words = "export-model"
-    examples = ("export-model run=<run directory> out=model",)
-    run: str = option("the run directory (or a checkpoint)")
+    overrides: list[str]
+    hydra = {**_RUN, "ckpt_path": "the checkpoint"}
+    notes = ("a first word without '=' is a run directory",)
+    examples = ("export-model experiment=idea_gate/main size=smoke seed=0 out=model", "export-model <run directory>")
+    run: str | None = option("the run directory (or a checkpoint), instead of the other words", None)
     out: str | None = option("the folder to write; default: export in the run directory", None)
 
     def execute(self) -> None:
+        from lit_ctg.run.checkpoint import compose_with_checkpoint
         from lit_ctg.run.export_model import main as export_model
 
-        export_model(self.run, self.out)
+        if self.run is not None and self.overrides:
+            raise UserError(f"{self.overrides[0]}: run= names the run already; leave one of them out")
+        run = self.run if self.run is not None else str(compose_with_checkpoint(self.overrides)[1].path)
+        export_model(run, self.out)
 
 
 class MemoryBuild(Command):

@@ -1,4 +1,4 @@
-"""Links between the pages of the repository lead somewhere, headings included; the site's own part needs no MkDocs."""
+"""The pages: links lead somewhere, commands run, words and sentences keep to the targets; the site needs no MkDocs."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ import pytest
 
 from lit_ctg.config import compose, experiments
 from lit_ctg.errors import UserError
+from tests.pages import examples, run_page
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("experiments/*/*.md")])
 CODE = re.compile(r"^```.*?^```", re.S | re.M)
+PAPERS_PAGES = [path.name for path in ROOT.glob("docs/papers/*.md")]
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 
 
@@ -51,6 +53,53 @@ def test_links_lead_somewhere(page: Path) -> None:
         if not there.exists() or (anchor and anchor not in anchors(there)):
             dead.append(target)
     assert dead == []
+
+
+# own_words.md: tests/papers/semantic_fusion/test_own_words.py; the README: test_readme.py
+COMMANDS = [page for page in sorted((ROOT / "docs").rglob("*.md")) if page.stem != "own_words"]
+COMMANDS = [page for page in COMMANDS if any(one.runs_here for one in examples(page.read_text(encoding="utf-8")))]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("page", COMMANDS, ids=lambda path: path.stem)
+def test_the_commands_of_a_page_run_and_print_what_it_shows(
+    page: Path, run_cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LIT_CTG_CACHE", str(tmp_path / "cache"))
+    assert run_page(page.read_text(encoding="utf-8"), run_cli, tmp_path)
+
+
+def test_commands_are_found() -> None:
+    assert {page.stem for page in COMMANDS} >= {"your_data", "sweeps", "data", "field", "verdicts", "architecture"}
+
+
+PROSE = [page for page in PAGES if page.name != "tables.md" and not {"papers", "experiments"} & set(page.parts)]
+MOST_WORDS = {"README.md": 1_100, "CHANGELOG.md": 1_500, "verdicts.md": 1_100, **dict.fromkeys(PAPERS_PAGES, 1_600)}
+
+
+@pytest.fixture(scope="module")
+def prose() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("prose", ROOT / "tools" / "prose.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("page", PROSE, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_sentences_are_short(page: Path, prose: ModuleType) -> None:
+    """The targets of plain English: `make prose` prints where a page is."""
+    text = page.read_text(encoding="utf-8")
+    lengths = [len(words) for words in prose.sentences(text)]
+    assert sum(lengths) <= 18 * len(lengths)
+    assert sum(length > prose.LONG for length in lengths) <= 0.04 * len(lengths)
+    assert max(lengths) <= 45
+    assert len(text.split()) <= MOST_WORDS.get(page.name, 2_000)
+
+
+def test_all_pages_can_be_read_in_an_hour_and_a_half() -> None:
+    assert sum(len(page.read_text(encoding="utf-8").split()) for page in PROSE) <= 22_000
+    assert len(list((ROOT / "docs").rglob("*.md"))) <= 16
 
 
 @pytest.mark.long
