@@ -99,7 +99,7 @@ def prompts_of(
         if not windows:
             raise UserError(
                 f"callback.code_trial: source '{datamodule.sources[source]}' has {len(ids_T)} tokens to prompt from, "
-                f"fewer than {prompt_tokens} + {new_tokens}; give more text or lower new_tokens"
+                f"fewer than {prompt_tokens} + {new_tokens}; give more text, or raise data.val_fraction"
             )
         prompts += [Prompt(w[:prompt_tokens].tolist(), w[prompt_tokens:].tolist(), source) for w in windows]
     return prompts
@@ -265,6 +265,10 @@ class CodeTrial(Checked, Callback):
         self.history = state_dict["history"]
         self.curve.load_state_dict(state_dict["curve"])
 
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Cut the prompts, so that a source that is too short for them is refused before training."""
+        self._prompts(datamodule_of(trainer))
+
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
@@ -335,19 +339,21 @@ class CodeTrial(Checked, Callback):
     def _prepared(self, datamodule: Any) -> tuple[list[Prompt], SourceClassifier | None]:
         """Cut the prompts and train the judge (of two sources or more), once per run."""
         if self._trial is None:
-            prompts = prompts_of(
-                datamodule,
-                n=self.prompts,
-                prompt_tokens=self.prompt_tokens,
-                new_tokens=self.new_tokens,
-                prompts_from=self.prompts_from,
-            )
-            judge = None
+            prompts, judge = self._prompts(datamodule), None
             if len(datamodule.sources) > 1:  # with one there is nothing to tell apart
                 judge, accuracy = train_judge(datamodule, chunks=self.judge_chunks, length=self.new_tokens)
                 self._keep({"classifier/accuracy": accuracy.number()})
             self._trial = prompts, judge
         return self._trial
+
+    def _prompts(self, datamodule: Any) -> list[Prompt]:
+        return prompts_of(
+            datamodule,
+            n=self.prompts,
+            prompt_tokens=self.prompt_tokens,
+            new_tokens=self.new_tokens,
+            prompts_from=self.prompts_from,
+        )
 
     def _measure(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ import yaml
 
 from lit_ctg.config import compose, config_folder
 from lit_ctg.run.build import build, build_datamodule
+from tests.pages import texts_of_the_tour
 
 WORDS = ("size=smoke", "logger=none", "trainer.accelerator=cpu", "metric=[perplexity]")
 CALLBACKS = "callback=[run_record,checkpoint,epoch_seed,finite_loss]"
@@ -122,3 +124,11 @@ def test_command_line(run_cli, tmp_path):
     assert code == 2 and "model.injection is neuron there and prompt here" in err
     code, _, err = run_cli("train", *words, "model.codes=3")
     assert code == 2 and "model.codes=3 but the corpus has 2 sources" in err
+
+
+@pytest.mark.long
+def test_text_too_short_for_the_trial_is_refused_before_training(run_cli, tmp_path: Path) -> None:
+    texts_of_the_tour(tmp_path / "texts")
+    words = ["experiment=control_code/transformer", "data=folder", "data.root=texts", "size=smoke", "data.length=16"]
+    code, out, err = run_cli("train", *words, "trainer.accelerator=cpu")
+    assert code == 2 and "'kitchen' has 19 tokens to prompt from" in err and "epoch" not in out
