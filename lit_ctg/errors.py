@@ -20,6 +20,21 @@ class UserError(Exception):
     """Bad input (config, file, prompt, checkpoint). The command line prints it as one line and exits with code 2."""
 
 
+def refuse_first(cases: Iterable[tuple[object, str]], where: str = "") -> None:
+    """Refuse the first case that holds.
+
+    Args:
+        cases: (whether it holds, what is wrong and what to give).
+        where: the beginning of the message.
+
+    Raises:
+        UserError: a case holds.
+    """
+    for wrong, why in cases:
+        if wrong:
+            raise UserError(f"{where}{why}")
+
+
 @contextlib.contextmanager
 def within(where: object, remedy: str = "") -> Iterator[None]:
     """Put ``where`` before the line of an error in the body, and what to do behind it."""

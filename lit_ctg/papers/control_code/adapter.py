@@ -19,10 +19,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lit_ctg.control.base import row_values
-from lit_ctg.core.model import Batch, LMOutput, adamw_warmup_cosine
+from lit_ctg.core.model import AdamW, Batch, LMOutput
 from lit_ctg.errors import UserError
-from lit_ctg.limits import Choice, Count, Fraction, NonNegative, Whole
-from lit_ctg.network.backbone import check_backbone
+from lit_ctg.limits import Choice, Count, Fields, Whole, grouped
+from lit_ctg.network.backbone import check_backbone, vocabulary_size
 from lit_ctg.network.huggingface import HuggingFaceBackbone
 from lit_ctg.network.layers import feed_forward_layers, linear_sizes
 from lit_ctg.papers.control_code.control import NeuronCodes, SoftPrompt, output_size
@@ -44,8 +44,8 @@ class CodeAdapterModule(SourceModel):
         layers: suffixes of the names of the linear layers that take the code; None: the feed-forward part of every
             block.
         output: the output layer also takes it.
-        learning_rate, weight_decay, warmup_fraction: see ``adamw_warmup_cosine``.
         seed: of codes and weights.
+        settings: fields of ``AdamW``.
 
     Attributes:
         places: P in the prompt arm, 0 in the other.
@@ -65,28 +65,18 @@ class CodeAdapterModule(SourceModel):
         code_dim: Count | None,
         layers: Sequence[str] | None,
         output: bool,
-        learning_rate: NonNegative,
-        weight_decay: NonNegative,
-        warmup_fraction: Fraction,
         seed: Whole,
+        **settings: Annotated[Any, Fields(AdamW)],
     ) -> None:
         super().__init__()
         check_backbone(backbone, "vocabulary_size", "model")
         if not (backbone.frozen or backbone.adapters):
-            # what would be trained with the codes could not be carried with them
+            # an exported control contains the codes, but not a changed model
             raise UserError("backbone.frozen=false: codes are for a model that stays as it is; leave it true")
-        if backbone.vocabulary_size < len(vocabulary):
-            raise UserError(
-                f"the backbone has {backbone.vocabulary_size} tokens, the corpus {len(vocabulary)}: they need one "
-                "tokenizer (the model's own: data/tokenizer=huggingface data.tokenizer.path=<folder or name>)"
-            )
+        vocabulary_size(vocabulary, backbone)
+        (self.adamw,) = grouped(settings, AdamW)
         self.vocabulary, self.backbone, self.corpus, self.injection = vocabulary, backbone, corpus, injection
         self.codes = codes
-        self.optimization: dict[str, Any] = {
-            "learning_rate": learning_rate,
-            "weight_decay": weight_decay,
-            "warmup_fraction": warmup_fraction,
-        }
         taking = code_layers(backbone.model, layers, output)
         size = codes if code_dim is None else code_dim
         parameters = codes * size + size * sum(taking.values())
@@ -116,8 +106,7 @@ class CodeAdapterModule(SourceModel):
 
     def start(self, batch_size: int, controls: Tensor | None = None) -> CodeState:
         """Return the state of empty prefixes under weights [B, S] of the sources."""
-        if controls is None:
-            raise UserError("this model needs a code for every sequence")
+        controls = self.required(controls)
         if self.injection == "neuron":
             return CodeState(controls.to(self.code) @ self.code)
         return CodeState(token_BD=torch.einsum("bs,spd->bpd", controls.to(self.prompts), self.prompts))
@@ -177,8 +166,7 @@ class CodeAdapterModule(SourceModel):
 
     def configure_optimizers(self) -> Any:
         """AdamW with warm-up and cosine for the trained parameters."""
-        total_steps = int(self.trainer.estimated_stepping_batches)
-        return adamw_warmup_cosine(self.parameters(), total_steps=total_steps, **self.optimization)
+        return self.adamw.configure(self)
 
     # generation (a StepModel of decoding/loop.py) --------------------------------------------------------------------
 

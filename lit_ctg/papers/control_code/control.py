@@ -26,7 +26,7 @@ from lit_ctg.control.base import (
     shares,
 )
 from lit_ctg.core.generation import ControlSetting
-from lit_ctg.errors import UserError
+from lit_ctg.errors import UserError, refuse_first
 from lit_ctg.network.layers import linear_sizes, mixture_size
 from lit_ctg.papers.control_code.model import CodeGRUBackbone, CodeLinear, ControlCodeModule
 
@@ -46,7 +46,7 @@ class _Codes(Control):
         super().__init__(name=name)
         self.sources = tuple(sources)
         if len(set(self.sources)) < len(self.sources) or "strength" in self.sources or not self.sources:
-            raise UserError(f"sources {', '.join(self.sources)}: give each a name of its own, none called strength")
+            raise UserError(f"sources {', '.join(self.sources)}: give different names, none called strength")
 
     @property
     def settings(self) -> tuple[ControlSetting, ...]:
@@ -81,7 +81,7 @@ class NeuronCodes(_Codes):
         self.layers = {path: weight.detach() for path, weight in weights.items()}
         wrong = [path for path, weight in self.layers.items() if weight.shape[1:] != codes_SC.shape[1:]]
         if len(codes_SC) != len(self.sources) or wrong or not self.layers:
-            raise UserError(f"{len(codes_SC)} codes for {len(self.sources)} sources, or weights of another code size")
+            raise ValueError(f"{len(codes_SC)} codes for {len(self.sources)} sources, or weights of another code size")
 
     def check_model(self, model: Any) -> None:
         super().check_model(model)
@@ -174,7 +174,7 @@ class SoftPrompt(_Codes):
     def __init__(self, sources: Sequence[str], prompts_SPD: Tensor, *, name: str | None = None) -> None:
         super().__init__(sources, name=name)
         if prompts_SPD.dim() != 3 or len(prompts_SPD) != len(self.sources):
-            raise UserError(f"soft prompts of shape {tuple(prompts_SPD.shape)} for {len(self.sources)} sources")
+            raise ValueError(f"soft prompts of shape {tuple(prompts_SPD.shape)} for {len(self.sources)} sources")
         self.prompts_SPD = prompts_SPD.detach()
 
     def columns(self, settings: Mapping[str, Any], rows: int) -> int:
@@ -182,7 +182,7 @@ class SoftPrompt(_Codes):
         if bool(off_B.any()) and not bool(off_B.all()):
             raise UserError(
                 f"control {self.name}: the prompts of a batch all have a code in front or none; give those without "
-                "one (strength 0, or no weight) a batch of their own"
+                "one (strength 0, or no weight) another batch"
             )
         return 0 if bool(off_B.all()) else self.prompts_SPD.shape[1]
 
@@ -228,22 +228,20 @@ def of_run(module: Any, datamodule: Any, decoding: Any) -> Control:
     if hasattr(module, "control"):
         adapted: Control = module.control()
         return adapted
-    if not isinstance(module, ControlCodeModule) or module.code is None:
-        raise UserError("this run has no codes: export one with injection=neuron or prompt")
+    code = module.code if isinstance(module, ControlCodeModule) else None
     layers = {path: layer for path, layer in module.named_modules() if isinstance(layer, CodeLinear) and layer.code_dim}
-    if module.places.token or not layers or isinstance(module.backbone, CodeGRUBackbone):
-        raise UserError(
-            "the codes of this run are part of its network (a token in front, or inputs of cells): "
-            "lit-ctg export-model exports it with them; what can be carried is a run of control_code/transformer with "
-            "injection=neuron, or of control_code/pretrained"
-        )
-    if module.places.attention:
-        raise UserError(
-            "model.injection_attention=true: these codes also enter the attention, where a control cannot put them: "
-            "lit-ctg export-model exports the model with them"
-        )
+    cases = (
+        (code is None, "this run has no codes: export one with injection=neuron or prompt"),
+        (not layers or isinstance(module.backbone, CodeGRUBackbone), "the codes of this run are part of its network (a "
+            "token in front, or inputs of cells): lit-ctg export-model exports it with them; a control can be made of "
+            "a run of control_code/transformer with injection=neuron, or of control_code/pretrained"),
+        (code is not None and module.places.attention, "model.injection_attention=true: these codes also enter the "
+            "attention, where a control cannot put them: lit-ctg export-model exports the model with them"),
+    )  # fmt: skip
+    refuse_first(cases)
+    assert code is not None
     weights = {path: layer.weight[:, layer.in_features - layer.code_dim :].detach() for path, layer in layers.items()}
-    return NeuronCodes(module.sources, module.code.weight.detach() * module.code_scale, weights)
+    return NeuronCodes(module.sources, code.weight.detach() * module.code_scale, weights)
 
 
 def output_size(layer: nn.Module) -> int:

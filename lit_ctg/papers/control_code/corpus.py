@@ -9,7 +9,7 @@ import functools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from lit_ctg.data.corpus import CorpusDataModule
 from lit_ctg.data.document import Document
@@ -17,9 +17,9 @@ from lit_ctg.data.gutenberg_text import book_text, strip_tag
 from lit_ctg.data.hub import ALTERNATIVES, SET_CACHE, Progress, require_network
 from lit_ctg.data.source import data_suffix, file_checksum, find_file, read_records, read_text, reading, text_column
 from lit_ctg.data.split import check_fractions, tail_documents, tail_text
-from lit_ctg.errors import UserError, did_you_mean, only_errors_of
+from lit_ctg.errors import UserError, only_errors_of
 from lit_ctg.files import locked, write_atomic
-from lit_ctg.limits import Count, Fraction
+from lit_ctg.limits import Choice, Count, Fraction, check_value
 
 # alternative names of a book's files
 _BOOK_FILES = {
@@ -42,16 +42,16 @@ DEFAULT_MIRROR = "https://www.gutenberg.org"
 _BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
-class _Told:
+class _Bar:
     """A progress bar for pooch that draws nothing and calls a function."""
 
-    def __init__(self, name: str, told: Progress) -> None:
-        self.name, self.told, self.total, self.done = name, told, 0, 0
+    def __init__(self, name: str, report: Progress) -> None:
+        self.name, self.report, self.total, self.done = name, report, 0, 0
 
     def update(self, count: int) -> None:
         # pooch counts whole blocks, including the last one
         self.done = min(self.done + count, self.total or self.done + count)
-        self.told(self.name, self.done, self.total or None)
+        self.report(self.name, self.done, self.total or None)
 
     def reset(self) -> None:
         self.done = 0
@@ -60,7 +60,7 @@ class _Told:
         pass
 
 
-def _transfer(bar: _Told | None, url: str, file: Any, books: Any) -> None:
+def _transfer(bar: _Bar | None, url: str, file: Any, books: Any) -> None:
     """Download as pooch does, but retry only temporary errors: a refusal ends it at once."""
     import pooch
     import requests
@@ -86,7 +86,28 @@ def _ledger(path: Path) -> str | None:
             raise UserError(f"{path} is damaged: delete it and the book beside it, and run again") from error
 
 
-class GutenbergDataModule(CorpusDataModule):
+class TailDataModule(CorpusDataModule):
+    """A corpus of which the last part of each source is for evaluation.
+
+    Args:
+        val_fraction, test_fraction: share of each source, from its end, cut at line ends. A test share of 0 means that
+            testing reads the validation part, as in the paper.
+        options: see ``CorpusDataModule``.
+    """
+
+    def __init__(self, *, val_fraction: Fraction, test_fraction: Fraction, **options: Any) -> None:
+        super().__init__(**options)
+        self.val_fraction, self.test_fraction = check_fractions(val_fraction, test_fraction)
+
+    def part(self, text: str, split: str) -> str:
+        """Return a split of one source's text."""
+        return tail_text(text, split, self.val_fraction, self.test_fraction)
+
+    def test_dataloader(self) -> Any:
+        return self.val_dataloader() if self.test_fraction == 0 else super().test_dataloader()
+
+
+class GutenbergDataModule(TailDataModule):
     """Several books, each a source with its control code; the last part of each is for evaluation.
 
     Args:
@@ -94,12 +115,10 @@ class GutenbergDataModule(CorpusDataModule):
         collections: names of the books of each collection.
         books: Project Gutenberg's number of each book; ``None`` for a book that only local folders have.
         characters: name -> number of first characters to which a book is cut; ``None`` takes all of it.
-        val_fraction, test_fraction: share of each book, from its end, cut at line ends. A test share of 0 means that
-            testing reads the validation part, as in the paper.
         sha256: checksum of the file of a number, for source=hub; otherwise that of the first download is stored and
             checked from then on (Project Gutenberg revises its texts in place, without revision numbers).
         mirror: address of Project Gutenberg or a mirror of its ``cache/epub`` tree.
-        options: see ``CorpusDataModule``.
+        options: see ``TailDataModule``.
     """
 
     name = "gutenberg"
@@ -112,24 +131,17 @@ class GutenbergDataModule(CorpusDataModule):
         collections: Mapping[str, Sequence[str]],
         books: Mapping[str, Count | None],
         characters: Mapping[str, Count | None],
-        val_fraction: Fraction,
-        test_fraction: Fraction,
         sha256: Mapping[int, str] | None = None,
         mirror: str = DEFAULT_MIRROR,
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        if collection not in collections:
-            hint = did_you_mean(collection, collections)
-            raise UserError(f"data.collection={collection}: use one of {', '.join(collections)}{hint}")
+        check_value("data.collection", collection, Annotated[str, Choice(collections)])
         self.collection, self.names = collection, tuple(collections[collection])
-        unknown = [book for book in self.names if book not in books]
-        if unknown:
-            hint = did_you_mean(unknown[0], books)
-            raise UserError(f"data.books has no '{unknown[0]}' of data.collection={collection}: add its number{hint}")
+        for book in self.names:
+            check_value(f"data.collections.{collection}", book, Annotated[str, Choice(books)])
         self.numbers = {name: books[name] for name in self.names}
         self.characters = {name: characters[name] for name in self.names if name in characters}
-        self.val_fraction, self.test_fraction = check_fractions(val_fraction, test_fraction)
         self.sha256, self.mirror = {int(key): value for key, value in (sha256 or {}).items()}, mirror.rstrip("/")
 
     def options(self) -> dict[str, Any]:
@@ -156,8 +168,7 @@ class GutenbergDataModule(CorpusDataModule):
     def _parts(self, split: str, path_of: Any) -> Iterator[Document]:
         for name in self.names:
             text = book_text(read_text(path_of(name)))[: self.characters.get(name)]
-            part = tail_text(text, split, self.val_fraction, self.test_fraction)
-            yield Document(part, name, {"book": self.numbers[name]})
+            yield Document(self.part(text, split), name, {"book": self.numbers[name]})
 
     def fetch(self, name: str) -> Path:
         """Return the file of a book, fetched if missing, checked by ``sha256`` or the first download."""
@@ -188,21 +199,22 @@ class GutenbergDataModule(CorpusDataModule):
         import pooch
         import requests
 
-        url, told = self._address(number), self.fetching
+        url, report = self._address(number), self.fetching
         known = None if sha256 is None else f"sha256:{sha256.lower()}"
         books = pooch.create(path.parent, "", registry={path.name: known}, urls={path.name: url}, retry_if_failed=4)
-        bar = None if told is None else _Told(path.name, told)
+        bar = None if report is None else _Bar(path.name, report)
         try:
             with only_errors_of("pooch"):  # otherwise it reports every retry
                 books.fetch(path.name, downloader=functools.partial(_transfer, bar))
-        except ValueError as error:
-            raise UserError(f"{url} has the wrong checksum (expected sha256 {str(sha256)[:16].lower()}...): the file "
-                            f"changed or was damaged on its way; try again, or {ALTERNATIVES}") from error  # fmt: skip
-        except requests.RequestException as error:
-            reason = " ".join(str(error).split())[:160]
-            raise UserError(f"{url} failed 5 times ({reason}): try again later, or {ALTERNATIVES}") from error
-        except OSError as error:
-            raise UserError(f"{path} cannot be written ({error.strerror or error}): {SET_CACHE}") from error
+        except (ValueError, OSError) as error:  # a failed request is an OSError, too
+            why = f"{path} cannot be written ({getattr(error, 'strerror', None) or error}): {SET_CACHE}"
+            if isinstance(error, requests.RequestException):
+                reason = " ".join(str(error).split())[:160]
+                why = f"{url} failed 5 times ({reason}): try again later, or {ALTERNATIVES}"
+            elif isinstance(error, ValueError):
+                why = (f"{url} has the wrong checksum (expected sha256 {str(sha256)[:16].lower()}...): the file "
+                       f"changed or was damaged on its way; try again, or {ALTERNATIVES}")  # fmt: skip
+            raise UserError(why) from error
 
     def hub_checksum(self) -> str:
         return " ".join(f"{name}:{file_checksum(self.fetch(name))}" for name in self.names)
@@ -210,11 +222,8 @@ class GutenbergDataModule(CorpusDataModule):
     def hub_documents(self, split: str) -> Iterator[Document]:
         return self._parts(split, self.fetch)
 
-    def test_dataloader(self) -> Any:
-        return self.val_dataloader() if self.test_fraction == 0 else super().test_dataloader()
 
-
-class ScriptsDataModule(CorpusDataModule):
+class ScriptsDataModule(TailDataModule):
     """News articles and blog posts; each style is a source with its control code.
 
     A text file is one stream, split at a line end; in .jsonl, .csv and .parquet every row (``text``, and ``title`` if
@@ -223,26 +232,16 @@ class ScriptsDataModule(CorpusDataModule):
 
     Args:
         styles: news and blog, in the order of their control codes and of unshuffled training.
-        val_fraction, test_fraction: share of each style, from its end. A test share of 0 means that testing reads the
-            validation part, as in the paper.
-        options: see ``CorpusDataModule``.
+        options: see ``TailDataModule``.
     """
 
     name = stored = "scripts"
 
-    def __init__(
-        self,
-        *,
-        styles: Sequence[str] = tuple(_STYLE_FILES),
-        val_fraction: Fraction,
-        test_fraction: Fraction,
-        **options: Any,
-    ) -> None:
+    def __init__(self, *, styles: Sequence[str] = tuple(_STYLE_FILES), **options: Any) -> None:
         super().__init__(**options)
         if sorted(styles) != sorted(_STYLE_FILES):
             raise UserError(f"data.styles={list(styles)}: give {' and '.join(_STYLE_FILES)}, each once, in any order")
         self.styles = tuple(styles)
-        self.val_fraction, self.test_fraction = check_fractions(val_fraction, test_fraction)
 
     def options(self) -> dict[str, Any]:
         options: dict[str, Any] = {"fractions": [self.val_fraction, self.test_fraction]}
@@ -263,15 +262,12 @@ class ScriptsDataModule(CorpusDataModule):
                 yield from tail_documents(read, split, self.val_fraction, self.test_fraction)
             else:
                 text = strip_tag(read_text(path))
-                yield Document(tail_text(text, split, self.val_fraction, self.test_fraction), style)
+                yield Document(self.part(text, split), style)
 
     def hub_documents(self, split: str) -> Iterator[Document]:
         # refused by hub_pattern before anything is read
         self.hub_pattern(split)
         return iter(())
-
-    def test_dataloader(self) -> Any:
-        return self.val_dataloader() if self.test_fraction == 0 else super().test_dataloader()
 
 
 def _rows(style: str, path: Path) -> Iterator[Document]:

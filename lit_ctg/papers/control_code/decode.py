@@ -218,11 +218,7 @@ class CodeGenerator(Generator[GeneratedText]):
         """Return weights of all sources that sum to 1."""
         sources = self.module.sources
         for name, weight in given.items():
-            if name not in sources:
-                hint = did_you_mean(str(name), sources)
-                raise UserError(
-                    f"no control code '{name}': {self.module.corpus} was trained with {', '.join(sources)}{hint}"
-                )
+            check_value(f"control code of {self.module.corpus}", str(name), Annotated[str, Choice(sources)])
             check_value(f"control.{name}", weight, Weight)
         total = sum(given.values())
         if total <= 0:

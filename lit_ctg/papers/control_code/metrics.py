@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,8 @@ from torch import Tensor
 
 from lit_ctg.core.metric import LitMetric, Mask, RatioMetric, float64, pick_mask, token_nll
 from lit_ctg.core.result import MetricResult
-from lit_ctg.errors import UserError
 from lit_ctg.metric.perplexity import Perplexity
+from lit_ctg.papers.control_code.model import codes_of
 from lit_ctg.statistics import exp_or_inf, ratio_interval, t_quantile
 
 # of a model ----------------------------------------------------------------------------------------------------------
@@ -66,17 +67,8 @@ class SourcePerplexity(RatioMetric):
         return self
 
     def update(self, scores_BTV: Tensor, target_BT: Tensor, mask_BT: Tensor, code_B: Tensor) -> None:
-        """Add rows: scores, target ids, True where a position counts, and the source of each row.
-
-        Raises:
-            UserError: ``bind`` was not called, or a code has no source.
-        """
+        """Add rows: scores, target ids, True where a position counts, and the source of each row."""
         self.follow(scores_BTV)
-        unknown_X = code_B[(code_B < 0) | (code_B >= len(self.sources))]
-        if len(unknown_X):
-            raise UserError(
-                f"metric SourcePerplexity: a batch has source {int(unknown_X[0])}, known are {self.sources}"
-            )
         mine_BK = torch.nn.functional.one_hot(code_B, len(self.sources)).double()
         nll_B = token_nll(scores_BTV, target_BT, mask_BT).sum(1)
         # no product: an infinite nll of one source times 0 would be NaN for the others
@@ -85,22 +77,19 @@ class SourcePerplexity(RatioMetric):
 
     def update_from(self, output: Any, batch: Mapping[str, Tensor]) -> None:
         """Read ``output.scores_BTV`` and the batch's targets, mask and control codes."""
-        if "control_code_B" not in batch:
-            raise UserError("metric SourcePerplexity: batches have no control_code_B; set data.by_source=true")
-        mask_BT = pick_mask(batch, self.mask)
-        self.update(output.scores_BTV, batch["target_ids_BT"], mask_BT, batch["control_code_B"])
+        code_B = codes_of(batch, "metric SourcePerplexity")
+        self.update(output.scores_BTV, batch["target_ids_BT"], pick_mask(batch, self.mask), code_B)
 
     def compute(self) -> dict[str, Tensor]:
         """Return source -> perplexity, float64, ()."""
         return dict(zip(self.sources, self.ratio().exp().unbind(), strict=True))
 
     def _result(self) -> dict[str, MetricResult]:
-        named = {}
-        for source, value, n, nats in zip(
-            self.sources, self.ratio().exp().tolist(), self.count.tolist(), self.intervals(), strict=True
-        ):
+        named = self.results(*self.sources)
+        for source, value in zip(self.sources, self.ratio().exp().tolist(), strict=True):
+            nats = named[source].ci95
             ci95 = None if nats is None else (exp_or_inf(nats[0]), exp_or_inf(nats[1]))
-            named[source] = MetricResult(value, self.unit, self.direction, int(n), ci95, self.version)
+            named[source] = replace(named[source], value=value, ci95=ci95)
         return named
 
 

@@ -23,8 +23,8 @@ from torch.optim.lr_scheduler import ExponentialLR
 
 from lit_ctg.core.model import Batch, LitLanguageModel, LMOutput, adamw_warmup_cosine, datamodule_of
 from lit_ctg.data.tokenizer import Tokenizer
-from lit_ctg.errors import UserError, did_you_mean
-from lit_ctg.limits import Choice, Count, Dropout, NonNegative, Whole, checked
+from lit_ctg.errors import UserError, refuse_first
+from lit_ctg.limits import Choice, Count, Dropout, NonNegative, Whole, check_value, checked
 from lit_ctg.network.backbone import ModuleListOf, check_backbone
 from lit_ctg.network.dropout import dropout, dropout_add, relu_dropout
 from lit_ctg.network.packing import Packing
@@ -85,26 +85,24 @@ class Injection:
         Raises:
             UserError: an unknown layer, layers for an arm without a choice, or attention where no code meets it.
         """
-        if chosen is not None and name != "neuron":
-            raise UserError(f"model.injection_layers={list(chosen)} is for model.injection=neuron, not {name}")
-        if attention and (name != "neuron" or recurrent):
-            raise UserError(
-                "model.injection_attention=true is for model.injection=neuron in a Transformer; set it to false"
-            )
+        places: list[int | str] = [*range(1, layers + 1), OUTPUT]
+        named = places if chosen is None else list(chosen)
+        unknown = [place for place in named if place not in places] or ([] if named else ["nowhere"])
+        numbers = tuple(place for place in named if isinstance(place, int))
+        cases = (
+            (chosen is not None and name != "neuron", f"layers={named} is for model.injection=neuron, not {name}"),
+            (attention and (name != "neuron" or recurrent), "attention=true is for model.injection=neuron in a "
+                                                            "Transformer; set it to false"),
+            (unknown, f"layers={named}: no place '{''.join(map(str, unknown[:1]))}'; use some of 1 to {layers} and "
+                      f"{OUTPUT}"),
+            (attention and not numbers, f"attention=true, but model.injection_layers={named} has no layer; add some"),
+        )  # fmt: skip
+        refuse_first(cases, "model.injection_")
         if name == "none":
             return cls(False, (), False, 0)
         if name == "prompt":
             return cls(False, (1,), False, code_dim) if recurrent else cls(True, (), False, 0)
-        places: list[int | str] = [*range(1, layers + 1), OUTPUT]
-        chosen = places if chosen is None else list(chosen)
-        unknown = [place for place in chosen if place not in places]
-        if unknown or not chosen:
-            which = f"no place '{unknown[0]}'" if unknown else "no place at all"
-            raise UserError(f"model.injection_layers={chosen}: {which}; use some of 1 to {layers} and {OUTPUT}")
-        numbers = tuple(place for place in chosen if isinstance(place, int))
-        if attention and not numbers:
-            raise UserError(f"model.injection_attention=true: model.injection_layers={chosen} has no layer; add some")
-        return cls(False, numbers, OUTPUT in chosen, code_dim, attention)
+        return cls(False, numbers, OUTPUT in named, code_dim, attention)
 
 
 def small_code_factors(code_dim: int, dim: int, optimizer: str) -> tuple[float, float]:
@@ -451,7 +449,7 @@ class SourceModel(LitLanguageModel):
     sources: tuple[str, ...] = ()
 
     def setup(self, stage: str | None = None) -> None:
-        """Learn the names of the sources from the data module."""
+        """Take the names of the sources from the data module."""
         self.bind(datamodule_of(self.trainer).sources)
 
     def bind(self, sources: Sequence[str]) -> None:
@@ -460,21 +458,16 @@ class SourceModel(LitLanguageModel):
         Raises:
             UserError: fewer than two, not as many as codes, or different from those of training.
         """
-        if len(sources) < 2:
-            raise UserError(
-                f"the corpus has one source ({', '.join(sources)}), from which no code can be told apart: give two or "
-                "more (data=folder: one file or subfolder per label)"
-            )
-        if len(sources) != self.codes:
-            raise UserError(
-                f"model.codes={self.codes} but the corpus has {len(sources)} sources ({', '.join(sources)}): "
-                f"set model.codes={len(sources)}"
-            )
-        if self.sources and tuple(sources) != self.sources:
-            raise UserError(
-                f"the model was trained on {', '.join(self.sources)}, the corpus has {', '.join(sources)}: "
-                "choose the corpus of its training"
-            )
+        known, given = ", ".join(self.sources), ", ".join(sources)
+        cases = (
+            (len(sources) < 2, f"the corpus has one source ({given}), from which no code can be told apart: give two "
+                               "or more (data=folder: one file or subfolder per label)"),
+            (len(sources) != self.codes, f"model.codes={self.codes} but the corpus has {len(sources)} sources "
+                                         f"({given}): set model.codes={len(sources)}"),
+            (self.sources and tuple(sources) != self.sources, f"the model was trained on {known}, the corpus has "
+                                                              f"{given}: choose the corpus of its training"),
+        )  # fmt: skip
+        refuse_first(cases)
         self.sources = tuple(sources)
 
     def get_extra_state(self) -> dict[str, Any]:
@@ -486,14 +479,29 @@ class SourceModel(LitLanguageModel):
         self.sources = tuple(state["sources"])
 
     def weights(self, batch: Batch) -> Tensor:
-        """Return the weights [B, S] of the sources of a batch: 1 for ``control_code_B``.
+        """Return the weights [B, S] of the sources of a batch: 1 for ``control_code_B``."""
+        return F.one_hot(codes_of(batch, f"the corpus {self.corpus}"), self.codes)
+
+    def required(self, controls: Tensor | None) -> Tensor:
+        """Return the weights of the sources.
 
         Raises:
-            UserError: the batch has no code.
+            UserError: there are none.
         """
-        if "control_code_B" not in batch:
-            raise UserError(f"batches of {self.corpus} have no control_code_B: set data.by_source=true")
-        return F.one_hot(batch["control_code_B"], self.codes)
+        if controls is None:
+            raise UserError("this model needs a code for every sequence: give weights of the sources")
+        return controls
+
+
+def codes_of(batch: Mapping[str, Any], reader: str) -> Tensor:
+    """Return the code of each row of a batch.
+
+    Raises:
+        UserError: the batch has none; names who reads it.
+    """
+    if "control_code_B" not in batch:
+        raise UserError(f"{reader}: batches have no control_code_B; set data.by_source=true")
+    return batch["control_code_B"]
 
 
 @dataclass
@@ -563,7 +571,8 @@ class ControlCodeModule(SourceModel):
         fast: bool = True,
     ) -> None:
         super().__init__()
-        check_optimizer(optimizer, optimizers)
+        known = [option for option in OPTIMIZERS if option in optimizers]
+        check_value("model.optimizer", optimizer, Annotated[str, Choice(known)])
         self.vocabulary, self.corpus, self.injection = vocabulary, corpus, injection
         self.codes, self.embedding_dropout = codes, embedding_dropout
         self.optimizer, self.settings, self.fast = optimizer, dict(optimizers[optimizer]), fast
@@ -634,9 +643,7 @@ class ControlCodeModule(SourceModel):
         """
         if self.code is None:
             return CodeState()
-        if controls is None:
-            raise UserError(f"a model with injection={self.injection} needs a code for every sequence")
-        code_BC = controls.to(self.code.weight) @ self.code.weight * self.code_scale
+        code_BC = self.required(controls).to(self.code.weight) @ self.code.weight * self.code_scale
         if self.places.token:
             return CodeState(token_BD=code_BC)
         return CodeState(code_BC)
@@ -740,13 +747,6 @@ class ControlCodeModule(SourceModel):
 
 
 # training ------------------------------------------------------------------------------------------------------------
-
-
-def check_optimizer(name: str, settings: Mapping[str, Mapping[str, float]]) -> None:
-    """Refuse an unknown optimiser, or one whose settings are missing from the configuration."""
-    known = [option for option in OPTIMIZERS if option in settings]
-    if name not in known:
-        raise UserError(f"model.optimizer={name}: use one of {', '.join(known)}{did_you_mean(str(name), known)}")
 
 
 def configured_optimizer(

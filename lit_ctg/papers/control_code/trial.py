@@ -34,6 +34,7 @@ from lit_ctg.papers.control_code.metrics import (
     SourceClassifier,
     Variation,
 )
+from lit_ctg.papers.control_code.model import codes_of
 from lit_ctg.papers.control_code.verify import LEARNED
 
 FROM = ("held_out", "whole_text")
@@ -294,8 +295,7 @@ class CodeTrial(Checked, Callback):
         """Score the batch again under every wrong code (the loop has put the module into evaluation mode)."""
         if self.gap is None:
             return
-        if "control_code_B" not in batch:
-            raise UserError("callback code_trial: batches have no control_code_B; set data.by_source=true")
+        codes_of(batch, "callback code_trial")
         _swap(self.gap, trainer, pl_module, outputs, batch)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -70,30 +70,22 @@ def test_codes_that_are_part_of_the_network_are_not_carried(make_module: Callabl
 
 
 def test_layers_and_sources_are_checked(word_model: Any) -> None:
-    codes = torch.randn(2, 3)
-    with pytest.raises(UserError, match="feeds the layer nowhere, which this model does not have"):
-        NeuronCodes(["a", "b"], codes, {"nowhere": torch.randn(4, 3)}).check_model(word_model)
-    with pytest.raises(UserError, match="lm_head gives 14 numbers, the code's weights 5"):
-        NeuronCodes(["a", "b"], codes, {"lm_head": torch.randn(5, 3)}).check_model(word_model)
-    with pytest.raises(UserError, match="weights of another code size"):
-        NeuronCodes(["a", "b"], codes, {"lm_head": torch.randn(14, 2)})
-    for wrong, layers in (((codes[:1]), {"lm_head": torch.randn(14, 3)}), (codes, {})):
-        with pytest.raises(UserError, match="codes for 2 sources"):
+    codes, head = torch.randn(2, 3), torch.randn(14, 3)
+    for control, message in (
+        (NeuronCodes(["a", "b"], codes, {"nowhere": torch.randn(4, 3)}), "nowhere"),
+        (NeuronCodes(["a", "b"], codes, {"lm_head": torch.randn(5, 3)}), "lm_head gives 14 numbers"),
+    ):
+        with pytest.raises(UserError, match=message):
+            control.check_model(word_model)
+    for wrong, layers in ((codes, {"lm_head": head[:, :2]}), (codes[:1], {"lm_head": head}), (codes, {})):
+        with pytest.raises(ValueError, match="codes for 2 sources"):
             NeuronCodes(["a", "b"], wrong, layers)
     for sources in (["a", "a"], ["a", "strength"], []):
-        with pytest.raises(UserError, match="give each a name of its own"):
-            NeuronCodes(sources, codes[: len(sources)], {"lm_head": torch.randn(14, 3)})
-    with pytest.raises(UserError, match="soft prompts of shape"):
-        SoftPrompt(["a", "b"], torch.randn(1, 3, 16))
-    with pytest.raises(UserError, match=r"soft prompts of shape \(2, 3\) for 2 sources"):
-        SoftPrompt(["a", "b"], codes)
-
-
-def test_without_a_weight_the_codes_are_off(word_model: Any) -> None:
-    control = NeuronCodes(["a", "b"], torch.randn(2, 3), {"lm_head": torch.randn(14, 3)})
-    values = control.values({"a": [None, 0, 2], "strength": [1, 1, 1]}, 3)
-    assert control.off(values).tolist() == [True, True, False]
-    assert control.weights(values)[2].tolist() == [1.0, 0.0]
+        with pytest.raises(UserError, match="sources"):
+            NeuronCodes(sources, codes[: len(sources)], {"lm_head": head})
+    for prompts in (torch.randn(1, 3, 16), codes):
+        with pytest.raises(ValueError, match="soft prompts of shape"):
+            SoftPrompt(["a", "b"], prompts)
 
 
 @torch.no_grad()

@@ -89,40 +89,12 @@ def test_an_empty_prompt_starts_behind_a_token_that_is_not_shown(make_generator)
     assert generator.generate(1, " ", control={"source": "news"}, seed=0) == [text], "blanks are no prompt"
 
 
-def test_a_model_in_training_generates_without_dropout_and_stays_in_training(make_generator):
-    generator = make_generator()
-    expected = generator.continue_ids([[4, 5, 6]], torch.eye(3)[:1], seed=None, max_new_tokens=6)
-    generator.module.train()
-    assert generator.continue_ids([[4, 5, 6]], torch.eye(3)[:1], seed=None, max_new_tokens=6) == expected
-    assert generator.module.training
-
-
 def test_no_seed_takes_the_best_tokens_in_published_settings_too(make_generator):
     generator = make_generator(decoding={"choice": "uniform_top_k"})
     (best,) = generator.generate(1, "w1", {"source": "news"}, seed=None)
     assert list(best.ids) == one_by_one(generator, list(best.ids[:1]), [0.0, 0.0, 1.0], 6)
     assert generator.generate(1, "w1", {"source": "news"}, seed=3) != [best]
     assert generator.decoding.choice == "uniform_top_k"
-
-
-def test_a_head_may_have_more_rows_than_there_are_tokens(make_generator, monkeypatch):
-    """A pretrained model's, padded to a round number."""
-    generator = make_generator(decoding={"forget_prompt": True})
-    expected = generator.continue_ids([[4, 5], [7]], torch.eye(3)[:2], seed=None, max_new_tokens=4)
-    scores = generator.module.scores
-
-    def padded(hidden_BTD, state):
-        return torch.nn.functional.pad(scores(hidden_BTD, state), (0, 3), value=-1e4)
-
-    monkeypatch.setattr(generator.module, "scores", padded)
-    assert generator.continue_ids([[4, 5], [7]], torch.eye(3)[:2], seed=None, max_new_tokens=4) == expected
-
-
-def test_a_text_longer_than_the_positions_is_refused(make_generator):
-    module = make_generator().module
-    ids_BT = torch.full((1, module.context + 1), 4)
-    with pytest.raises(UserError, match=f"a text of {module.context + 1} tokens is longer than the model's"):
-        module.hidden(ids_BT, module.start(1, torch.eye(3)[:1].double()))
 
 
 def test_no_control_takes_the_sources_in_turn(make_generator):
@@ -243,28 +215,20 @@ def test_unknown_words_are_never_generated(make_generator):
 
 
 @pytest.mark.parametrize(
-    ("control", "message"),
+    ("prompt", "control", "message"),
     [
-        ({"source": "musik"}, "control.source=musik: use one of garden, music, news; did you mean 'music'"),
-        ({"mix": {"books": 1.0}}, "no control code 'books'"),
-        ({"mix": {"music": -1}}, "control.music=-1: pass"),
-        ({"mix": {"music": math.inf}}, "control.music=inf: pass"),
-        ({"blend": {"music": 0}}, "are all 0"),
-        ({"mix": "music"}, "give a number for each name"),
-        ({"sources": "music"}, "did you mean 'source'"),
-        ({"source": "music", "mix": {"news": 1}}, "give one of"),
+        ("w1", {"source": "musik"}, "did you mean 'music'"),
+        ("w1", {"mix": {"books": 1.0}}, "=books"),
+        ("w1", {"mix": {"music": -1}}, "control.music=-1"),
+        ("w1", {"mix": {"music": math.inf}}, "control.music=inf"),
+        ("w1", {"blend": {"music": 0}}, "are all 0"),
+        ("w1", {"source": "music", "mix": {"news": 1}}, "give one of"),
+        ("w1 tree", {}, "'tree'"),
     ],
 )
-def test_bad_controls(control, message, make_generator):
+def test_bad_input(prompt, control, message, make_generator):
     with pytest.raises(UserError, match=message):
-        make_generator().generate(1, "w1", control, seed=0)
-
-
-def test_bad_prompts_and_settings(make_generator):
-    with pytest.raises(UserError, match="'tree' of the prompt is not in the vocabulary of toy"):
-        make_generator().generate(1, "w1 tree", seed=0)
-    with pytest.raises(UserError, match="'!' is not in the vocabulary"):
-        make_generator(decoding={"start": "!"}).generate(1, seed=0)
+        make_generator().generate(1, prompt, control, seed=0)
 
 
 @pytest.mark.parametrize("injection", ["neuron", "prompt"])
@@ -277,6 +241,9 @@ def test_a_text_beyond_the_positions_is_told_before_it_begins(injection, make_ge
     with pytest.raises(UserError, match=rf"{context + 2} tokens together, the model has {context} positions: shorten"):
         generator.continue_ids([[4, 5], ids], torch.eye(3)[:2], seed=None, max_new_tokens=3)
     assert make_generator("gru").module.context is None
+    ids_BT, state = torch.full((1, context + 1), 4), generator.module.start(1, torch.eye(3)[:1].double())
+    with pytest.raises(UserError, match=f"a text of {context + 1} tokens is longer than the model's"):
+        generator.module.hidden(ids_BT, state)
 
 
 def test_a_model_without_codes_follows_no_control(make_generator):

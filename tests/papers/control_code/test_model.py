@@ -16,10 +16,10 @@ from lit_ctg.papers.control_code.model import (
     CodeLinear,
     CodeTransformerBackbone,
     Injection,
-    check_optimizer,
     configured_optimizer,
     small_code_factors,
 )
+from tests.papers.control_code.conftest import OPTIONS
 
 
 def linear_of(code_dim: int = 3, quick: bool = False) -> CodeLinear:
@@ -34,12 +34,6 @@ def test_a_coded_layer_is_the_matrix_on_the_concatenation():
         for place in range(6):
             expected = linear.weight @ torch.cat((x_BTD[row, place], code_BC[row])) + linear.bias
             assert torch.allclose(linear(x_BTD, code_BC)[row, place], expected, atol=1e-12)
-
-
-def test_without_code_it_is_a_linear_layer():
-    linear, x_BTD = linear_of(code_dim=0), torch.randn(2, 6, 4).double()
-    assert linear.weight.shape == (5, 4)
-    assert torch.equal(linear(x_BTD, torch.randn(2, 3)), F.linear(x_BTD, linear.weight, linear.bias))
 
 
 def test_it_starts_as_the_layer_on_the_concatenation_does():
@@ -142,17 +136,6 @@ def test_steps_of_the_transformer_are_the_columns_of_forward(attention):
         assert torch.allclose(hidden_BD, expected_BD, atol=1e-12)
 
 
-@pytest.mark.parametrize("attention", [False, True])
-def test_mixed_precision_takes_torchs_attention_and_agrees(attention):
-    backbone = transformer(code_dim=5, code_layers={1, 2, 3}, code_attention=attention).float().eval()
-    x_BTD, code_BC = torch.randn(2, 6, 8), torch.randn(2, 5)
-    exact = backbone(x_BTD, code_BC)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        rounded = backbone(x_BTD, code_BC).float()
-    assert not torch.equal(rounded, exact)
-    assert F.mse_loss(rounded, exact).sqrt() < 0.03
-
-
 @pytest.mark.parametrize("identical", [True, False])
 def test_identical_layers_start_alike(identical):
     backbone = transformer(code_dim=5, code_layers={2, 3}, identical_layers=identical)
@@ -223,27 +206,38 @@ def test_arms():
     assert read("neuron", [4, 5, 6]) == Injection(False, (4, 5, 6), False, 4)
     assert read("neuron", [1, "output"]) == Injection(False, (1,), True, 4)
     assert read("neuron", [2], attention=True) == Injection(False, (2,), False, 4, True)
-    for wrong in ({"name": "prompt"}, {"name": "none"}, {"name": "neuron", "recurrent": True}):
-        with pytest.raises(
-            UserError, match=r"injection_attention=true is for model\.injection=neuron in a Transformer"
-        ):
-            read(**wrong, attention=True)
-    with pytest.raises(UserError, match="has no layer"):
-        read("neuron", ["output"], attention=True)
 
 
 @pytest.mark.parametrize(
-    ("name", "chosen", "message"),
+    ("arguments", "named"),
     [
-        ("neurone", None, "did you mean 'neuron'"),
-        ("neuron", [7], "no place '7'; use some of 1 to 6 and output"),
-        ("neuron", [], "no place at all"),
-        ("prompt", [1], "is for model.injection=neuron"),
+        ({"name": "neurone"}, "did you mean 'neuron'"),
+        ({"name": "neuron", "chosen": [7]}, "'7'"),
+        ({"name": "neuron", "chosen": []}, "injection_layers"),
+        ({"name": "prompt", "chosen": [1]}, "injection_layers"),
+        ({"name": "prompt", "attention": True}, "injection_attention"),
+        ({"name": "none", "attention": True}, "injection_attention"),
+        ({"name": "neuron", "recurrent": True, "attention": True}, "injection_attention"),
+        ({"name": "neuron", "chosen": ["output"], "attention": True}, "injection_attention"),
     ],
 )
-def test_bad_injections(name, chosen, message):
-    with pytest.raises(UserError, match=message):
-        read(name, chosen)
+def test_bad_injections(arguments, named):
+    with pytest.raises(UserError, match=named):
+        read(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        (lambda make, batch: make(optimizer="sdg"), "did you mean 'sgd'"),
+        (lambda make, batch: make().bind(("garden", "music")), "model.codes=3"),
+        (lambda make, batch: make()({name: batch[name] for name in batch if name != "control_code_B"}), "by_source"),
+        (lambda make, batch: make().start(2), "needs a code"),
+    ],
+)
+def test_bad_input(wrong, named, make_module, make_batch):
+    with pytest.raises(UserError, match=named):
+        wrong(make_module, make_batch())
 
 
 def count(module) -> int:
@@ -532,31 +526,9 @@ def test_checkpoint_keeps_the_sources_and_refuses_the_other_arm(make_module, tmp
         make_module(injection="prompt").load_state_dict(state, strict=False)
 
 
-def test_bad_input(make_module, make_batch):
-    with pytest.raises(UserError, match="did you mean 'sinusoidal'"):
-        make_module(position="sinusoid")
-    with pytest.raises(UserError, match="code_start=norm: pass one of word, normal"):
-        make_module(code_start="norm")
-    with pytest.raises(UserError, match=r"model\.optimizer=sdg"):
-        make_module(optimizer="sdg")
-    with pytest.raises(UserError, match=r"model\.codes=3 but the corpus has 2 sources"):
-        make_module().bind(("garden", "music"))
-    with pytest.raises(UserError, match=r"set data\.by_source=true"):
-        make_module()({name: value for name, value in make_batch().items() if name != "control_code_B"})
-    with pytest.raises(UserError, match="needs a code for every sequence"):
-        make_module().start(2)
-
-
-SETTINGS = {
-    "sgd": {"learning_rate": 5.0, "gamma": 0.95},
-    "adam": {"learning_rate": 1e-3},
-    "adamw": {"learning_rate": 1e-3, "weight_decay": 0.01, "warmup_fraction": 0.1},
-}
-
-
 def made(name):
     layer = torch.nn.Linear(2, 3)
-    return layer, configured_optimizer(name, layer.parameters(), SETTINGS[name], total_steps=100)
+    return layer, configured_optimizer(name, layer.parameters(), OPTIONS["optimizers"][name], total_steps=100)
 
 
 def test_sgd_falls_by_a_factor_every_epoch():
@@ -570,26 +542,6 @@ def test_sgd_falls_by_a_factor_every_epoch():
     for _ in range(3):
         configured["lr_scheduler"]["scheduler"].step()
     assert configured["optimizer"].param_groups[0]["lr"] == pytest.approx(5.0 * 0.95**3)
-
-
-def test_adam_has_a_constant_rate():
-    configured = made("adam")[1]
-    assert set(configured) == {"optimizer"}
-    assert type(configured["optimizer"]) is torch.optim.Adam
-    assert configured["optimizer"].param_groups[0]["lr"] == 1e-3
-
-
-def test_adamw_warms_up_and_can_be_clipped():
-    configured = made("adamw")[1]
-    rate = configured["optimizer"].param_groups[0]["lr"]
-    assert rate == pytest.approx(1e-4)  # first of ten steps of warm-up
-    assert configured["lr_scheduler"]["interval"] == "step"
-    assert [group["weight_decay"] for group in configured["optimizer"].param_groups] == [0.01, 0.0]
-    assert not configured["optimizer"]._step_supports_amp_scaling
-
-
-def test_unknown_optimizer():
-    with pytest.raises(UserError, match="use one of sgd, adam, adamw; did you mean 'adam'"):
-        check_optimizer("adamv", SETTINGS)
-    with pytest.raises(UserError, match="use one of sgd"):
-        check_optimizer("adam", {"sgd": SETTINGS["sgd"]})
+    adam, adamw = made("adam")[1], made("adamw")[1]
+    assert set(adam) == {"optimizer"} and adam["optimizer"].param_groups[0]["lr"] == 1e-3, "a constant rate"
+    assert adamw["optimizer"].param_groups[0]["lr"] == pytest.approx(1e-4), "the first of ten steps of warm-up"

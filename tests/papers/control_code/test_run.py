@@ -74,30 +74,6 @@ def fit(folder, *words):
 
 
 @pytest.mark.long
-@pytest.mark.filterwarnings("ignore:Checkpoint directory")
-@pytest.mark.parametrize("regime", ["corrected", "as_published"])
-def test_a_resumed_run_equals_an_uninterrupted_one(regime, tmp_path):
-    words = ("experiment=control_code/transformer", f"regime={regime}", "data.sample_size=3000")
-    whole = fit(tmp_path / "whole", *words, "trainer.max_epochs=2")
-    cfg = compose([*WORDS, CALLBACKS, *words, "trainer.max_epochs=2"])
-    begun = build(cfg, tmp_path / "halves", loggers=False)
-
-    def stop(*_):
-        begun.trainer.should_stop = True
-
-    begun.module.on_train_epoch_end = stop
-    begun.trainer.fit(begun.module, begun.datamodule)
-    assert begun.trainer.current_epoch == 1
-    resumed = build(cfg, tmp_path / "halves", loggers=False)
-    checkpoint = tmp_path / "halves" / "checkpoints" / "last.ckpt"
-    resumed.trainer.fit(resumed.module, resumed.datamodule, ckpt_path=str(checkpoint), weights_only=True)
-    assert resumed.trainer.global_step == whole.trainer.global_step > 1
-    assert resumed.module.sources == whole.module.sources != ()
-    for mine, theirs in zip(resumed.module.parameters(), whole.module.parameters(), strict=True):
-        assert torch.equal(mine, theirs)
-
-
-@pytest.mark.long
 def test_the_network_learns_which_source_it_is_told(tmp_path):
     """After training the right code costs less than the wrong one."""
     experiment = fit(tmp_path, "experiment=control_code/transformer", "data.sample_size=3000", "trainer.max_epochs=3")
