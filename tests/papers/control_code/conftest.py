@@ -15,7 +15,6 @@ from tests.data.conftest import network as book_server  # noqa: F401 - a fixture
 from tests.metric.conftest import counted_nlls, nll  # noqa: F401 - fixtures
 from tests.metric.conftest import make_batch as make_scored_batch  # noqa: F401 - a fixture
 
-SOURCES = ("garden", "music", "news")
 OPTIONS = {
     "corpus": "toy",
     "injection": "neuron",

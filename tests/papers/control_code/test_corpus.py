@@ -54,17 +54,9 @@ def test_sources_splits_and_codes(tmp_path: Path) -> None:
         assert 0.04 < len(texts["val"][name]) / len(whole) < 0.06
     codes = [set(batch["control_code_B"].tolist()) for batch in data.train_dataloader()]
     assert {frozenset(code) for code in codes} == {frozenset({0}), frozenset({1})}
-
-
-def test_without_a_test_share_the_validation_part_is_tested_on(tmp_path: Path) -> None:
-    folder(tmp_path)
     data = books_of(tmp_path, test_fraction=0.0)
     assert len(list(data.test_dataloader())) == len(list(data.val_dataloader())) > 0
     assert data.prepare().meta["splits"]["test"]["documents"] == 0
-
-
-def test_a_book_may_be_cut(tmp_path: Path) -> None:
-    folder(tmp_path)
     data = books_of(tmp_path, characters={"shakespeare": 1000})
     whole = sum(len(doc.text) for split in ("train", "val", "test") for doc in data.documents(split)
                 if doc.source == "shakespeare")  # fmt: skip
@@ -201,15 +193,9 @@ def test_styles_give_the_order_of_codes_and_of_training(tmp_path: Path) -> None:
     assert other.sources == ("news", "blog"), "the order is part of what packed text is kept under"
     with pytest.raises(UserError, match=r"data\.styles=\['news', 'blogs'\]: give news and blog, each once"):
         styles_of(tmp_path, styles=["news", "blogs"])
-
-
-def test_sample_has_both_styles(tmp_path: Path) -> None:
     data = styles_of(tmp_path, source="sample", sample_size=4000)
     codes = {int(code) for batch in data.train_dataloader() for code in batch["control_code_B"]}
     assert data.sources == ("news", "blog") and codes == {0, 1}
-
-
-def test_the_hub_is_refused_with_the_alternatives(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no hub.*data\.source=local data\.root=.*data\.source=sample"):
         styles_of(tmp_path, source="hub").prepare()
 

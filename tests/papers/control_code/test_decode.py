@@ -74,6 +74,17 @@ def test_sampled_rows_are_functions_of_seed_and_row(make_generator):
     assert len({t.ids for t in texts}) > 1
     assert generator.generate(4, "w1 w2", {"source": "music"}, seed=6) != texts
     assert all(t.text.startswith("w1 w2 ") and len(t.ids) == 8 for t in texts)
+    texts = make_generator().generate(4, "w1", seed=0)
+    assert [t.control["source"] for t in texts] == ["garden", "music", "news", "garden"]
+    generator = make_generator(decoding={"choice": "uniform_top_k"})
+    (best,) = generator.generate(1, "w1", {"source": "news"}, seed=None)
+    assert list(best.ids) == one_by_one(generator, list(best.ids[:1]), [0.0, 0.0, 1.0], 6)
+    assert generator.generate(1, "w1", {"source": "news"}, seed=3) != [best]
+    assert generator.decoding.choice == "uniform_top_k"
+    generator = make_generator()
+    generator.module.output.bias.data[generator.vocabulary.unknown_id] = 1e3
+    made = generator.continue_ids([[4]], torch.eye(3)[:1], seed=None, max_new_tokens=4)
+    assert generator.vocabulary.unknown_id not in made[0]
 
 
 def test_an_empty_prompt_starts_behind_a_token_that_is_not_shown(make_generator):
@@ -87,19 +98,6 @@ def test_an_empty_prompt_starts_behind_a_token_that_is_not_shown(make_generator)
     assert both[0].ids == (stop, *text.ids) and both[0].prompt_length == 1, "a prompt that is that token is shown"
     assert both[1] == text
     assert generator.generate(1, " ", control={"source": "news"}, seed=0) == [text], "blanks are no prompt"
-
-
-def test_no_seed_takes_the_best_tokens_in_published_settings_too(make_generator):
-    generator = make_generator(decoding={"choice": "uniform_top_k"})
-    (best,) = generator.generate(1, "w1", {"source": "news"}, seed=None)
-    assert list(best.ids) == one_by_one(generator, list(best.ids[:1]), [0.0, 0.0, 1.0], 6)
-    assert generator.generate(1, "w1", {"source": "news"}, seed=3) != [best]
-    assert generator.decoding.choice == "uniform_top_k"
-
-
-def test_no_control_takes_the_sources_in_turn(make_generator):
-    texts = make_generator().generate(4, "w1", seed=0)
-    assert [t.control["source"] for t in texts] == ["garden", "music", "news", "garden"]
 
 
 def scores(generator, control, ids):
@@ -127,14 +125,15 @@ def test_a_mix_is_in_the_codes_and_a_blend_in_the_distributions(make_generator):
     module.code.weight.data.copy_(kept)
     for kind in ("mix", "blend"):
         assert torch.allclose(scores(generator, {kind: {"news": 2.0}}, ids), pure["news"], atol=1e-12)
-
-
-def test_blends_and_single_codes_share_a_batch(make_generator):
     generator = make_generator()
     controls = [{"source": "news"}, {"blend": {"garden": 0.5, "music": 0.5}}, {"mix": {"garden": 0.5, "music": 0.5}}]
     together = generator.generate(3, "w3", controls, seed=0)
     for control, text in zip(controls, together, strict=True):
         assert generator.generate(1, "w3", control, seed=0) == [text]
+    generator = make_generator()
+    assert generator.blend({"blend": {"garden": 1, "music": 0}}) == [(1.0, [1.0, 0.0, 0.0])]
+    with pytest.raises(UserError, match="give one of"):
+        generator.blend({})
 
 
 def published_row(generator, prompt, weights, choices):
@@ -198,20 +197,6 @@ def test_sampling_is_at_a_temperature_from_the_nucleus_with_the_token_that_cross
     rule = make_generator(decoding={"choice": "sample", "temperature": 0.5, "top_p": 0.8}).decoding.rules([0])
     kept = rule(torch.zeros(1, 1, dtype=torch.long), torch.tensor([[8.0, 4.0, 2.0, 1.0]]).log()).softmax(-1)
     assert kept.tolist()[0] == pytest.approx([0.0, 16 / 20, 4 / 20, 0.0])
-
-
-def test_a_blend_is_of_the_sources_that_have_a_share(make_generator):
-    generator = make_generator()
-    assert generator.blend({"blend": {"garden": 1, "music": 0}}) == [(1.0, [1.0, 0.0, 0.0])]
-    with pytest.raises(UserError, match="give one of"):
-        generator.blend({})
-
-
-def test_unknown_words_are_never_generated(make_generator):
-    generator = make_generator()
-    generator.module.output.bias.data[generator.vocabulary.unknown_id] = 1e3
-    made = generator.continue_ids([[4]], torch.eye(3)[:1], seed=None, max_new_tokens=4)
-    assert generator.vocabulary.unknown_id not in made[0]
 
 
 @pytest.mark.parametrize(

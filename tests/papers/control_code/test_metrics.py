@@ -62,18 +62,12 @@ def test_each_source_has_the_perplexity_of_its_own_rows(make_scored_batch, nll):
         assert result[source].value == pytest.approx(expected, rel=1e-9) and result[source].n == len(costs[number])
         assert result[source].ci95[0] < expected < result[source].ci95[1]
     assert math.isnan(result["unread"].value) and result["unread"].n == 0
-
-
-def test_one_source_alone_is_the_ordinary_perplexity(make_scored_batch):
     output, batch = make_scored_batch()
     metric, plain = SourcePerplexity(sources=["all"]), Perplexity()
     metric.update_from(output, {**batch, "control_code_B": torch.zeros(10, dtype=torch.long)})
     plain.update_from(output, batch)
     assert metric.result()["all"].value == pytest.approx(plain.result().value, rel=1e-12)
     assert metric.result()["all"].ci95 == pytest.approx(plain.result().ci95)
-
-
-def test_an_impossible_token_of_one_source_leaves_the_other_alone(make_scored_batch):
     output, batch = coded(make_scored_batch)
     output.scores_BTV[0, 0, batch["target_ids_BT"][0, 0]] = -math.inf
     metric = SourcePerplexity(sources=SOURCES)
@@ -119,12 +113,28 @@ def test_gap_in_nats_is_a_paired_ratio_with_its_interval():
     assert float(metric.compute()) == metric.result()["nats"].value > 0
 
 
-def test_a_row_without_tokens_is_no_unit_of_the_gap_s_interval():
+def test_gap_of_rows_that_say_nothing():
     wrong, right, count, source = draw_costs(12)
     count[0], wrong[0], right[0] = 1.0, 3.0, 2.5  # a row of one token is
     metric, padded = filled(wrong, right, count, source), filled(wrong, right, count, source)
     padded.update(torch.zeros(3), torch.zeros(3), torch.zeros(3), torch.tensor([0, 1, 1]))
     assert padded.result() == metric.result() and padded.rows.sum() == 12
+    wrong, _, count, source = draw_costs()
+    result = filled(wrong, wrong, count, source).result()
+    assert all(entry.value == 0 and entry.ci95 == (0, 0) for entry in result.values())
+    assert math.isnan(CodeSwapGap(sources=SWAPPED).result()["nats"].value)
+    metric = CodeSwapGap(sources=SWAPPED)
+    metric.update(torch.tensor([3.0]), torch.tensor([2.0]), torch.tensor([2]), torch.tensor([1]))
+    result = metric.result()
+    assert result["nats/b"].value == 0.5 and result["nats/b"].ci95 is None and math.isnan(result["nats/a"].value)
+    metric.update(torch.tensor([5.0]), torch.tensor([3.0]), torch.tensor([2]), torch.tensor([1]))
+    assert metric.result()["nats/b"].ci95 is not None, "two rows have one"
+    wrong, right, count, source = draw_costs()
+    wrong[0] = math.inf
+    result = filled(wrong, right, count, source).result()
+    for name in ("nats", "perplexity", f"nats/{SWAPPED[source[0]]}"):
+        assert result[name].value == math.inf and result[name].ci95 is None
+    assert result[f"nats/{SWAPPED[1 - source[0]]}"].ci95 is not None
 
 
 def test_gap_in_perplexity_and_its_interval_against_resampled_rows():
@@ -141,31 +151,6 @@ def test_gap_in_perplexity_and_its_interval_against_resampled_rows():
     assert result.ci95[0] == pytest.approx(low, rel=0.1) and result.ci95[1] == pytest.approx(high, rel=0.1)
 
 
-def test_a_model_that_ignores_its_code_has_a_gap_of_exactly_0():
-    wrong, _, count, source = draw_costs()
-    result = filled(wrong, wrong, count, source).result()
-    assert all(entry.value == 0 and entry.ci95 == (0, 0) for entry in result.values())
-
-
-def test_nothing_measured_is_nan_and_a_source_of_one_row_has_no_interval():
-    assert math.isnan(CodeSwapGap(sources=SWAPPED).result()["nats"].value)
-    metric = CodeSwapGap(sources=SWAPPED)
-    metric.update(torch.tensor([3.0]), torch.tensor([2.0]), torch.tensor([2]), torch.tensor([1]))
-    result = metric.result()
-    assert result["nats/b"].value == 0.5 and result["nats/b"].ci95 is None and math.isnan(result["nats/a"].value)
-    metric.update(torch.tensor([5.0]), torch.tensor([3.0]), torch.tensor([2]), torch.tensor([1]))
-    assert metric.result()["nats/b"].ci95 is not None, "two rows have one"
-
-
-def test_an_impossible_token_under_a_wrong_code_is_an_infinite_gap_without_an_interval():
-    wrong, right, count, source = draw_costs()
-    wrong[0] = math.inf
-    result = filled(wrong, right, count, source).result()
-    for name in ("nats", "perplexity", f"nats/{SWAPPED[source[0]]}"):
-        assert result[name].value == math.inf and result[name].ci95 is None
-    assert result[f"nats/{SWAPPED[1 - source[0]]}"].ci95 is not None
-
-
 class Length(GenerationMean):
     unit, direction = "letters", "none"
 
@@ -173,7 +158,22 @@ class Length(GenerationMean):
         self.add_values([len(text) for text in texts])
 
 
-def test_mean_and_students_interval_over_all_batches():
+def test_share_of_unique_tokens_averaged_over_generations():
+    generations = [[1, 1, 1, 1], [1, 2, 3, 4], [5, 5, 6], []]
+    metric = Variation()
+    metric.update(generations[:1])
+    metric.update(generations[1:])
+    shares = [1 / 4, 1.0, 2 / 3]
+    result = metric.result()
+    assert result.value == pytest.approx(statistics.fmean(shares))
+    assert result.ci95 == pytest.approx(t_interval(shares)) and result.n == 3
+    assert (result.unit, result.direction) == ("unique share", "higher")
+    metric = Degeneracy()
+    metric.update([list("aabbb"), list("abc"), [], list("zzzzzz")])
+    result = metric.result()
+    assert result.value == pytest.approx((3 + 1 + 6) / 3) and result.n == 3
+    assert result.ci95 == pytest.approx(t_interval([3.0, 1.0, 6.0]))
+    assert (result.unit, result.direction) == ("count", "lower")
     metric, texts = Length(), ["a", "bcd", "ef", "ghijk"]
     metric.update([])
     assert math.isnan(metric.result().value) and metric.result().n == 0
@@ -187,27 +187,6 @@ def test_mean_and_students_interval_over_all_batches():
 
 
 # Table 4 (a), default model, first line
-
-
-def test_share_of_unique_tokens_averaged_over_generations():
-    generations = [[1, 1, 1, 1], [1, 2, 3, 4], [5, 5, 6], []]
-    metric = Variation()
-    metric.update(generations[:1])
-    metric.update(generations[1:])
-    shares = [1 / 4, 1.0, 2 / 3]
-    result = metric.result()
-    assert result.value == pytest.approx(statistics.fmean(shares))
-    assert result.ci95 == pytest.approx(t_interval(shares)) and result.n == 3
-    assert (result.unit, result.direction) == ("unique share", "higher")
-
-
-def test_count_of_the_commonest_token_averaged_over_generations():
-    metric = Degeneracy()
-    metric.update([list("aabbb"), list("abc"), [], list("zzzzzz")])
-    result = metric.result()
-    assert result.value == pytest.approx((3 + 1 + 6) / 3) and result.n == 3
-    assert result.ci95 == pytest.approx(t_interval([3.0, 1.0, 6.0]))
-    assert (result.unit, result.direction) == ("count", "lower")
 
 
 def expected_of_draws(length: int, tokens: int = 10) -> tuple[float, float]:
@@ -277,7 +256,7 @@ def slow_f1(folder, text: str, reference: str, layer: int = -1) -> float:
     return float(2 * precision * recall / (precision + recall))
 
 
-def test_it_is_greedy_matching_of_the_encoders_states(encoder):
+def test_it_is_greedy_matching_of_the_encoders_states(encoder, tmp_path):
     metric = BertScore(path=encoder)
     assert metric.missing is None
     texts = ["the cat sat", "a dog ran", "", "the dog"]
@@ -291,9 +270,6 @@ def test_it_is_greedy_matching_of_the_encoders_states(encoder):
     first.update(texts[1:2], references[1:2])
     assert first.result().value == pytest.approx(slow_f1(encoder, texts[1], references[1], layer=1), abs=1e-5)
     assert abs(first.result().value - expected[1]) > 1e-3
-
-
-def test_rescaling_takes_the_baseline_off(encoder, tmp_path):
     table = tmp_path / "baseline.tsv"
     table.write_text("LAYER,P,R,F\n" + "".join(f"{layer},0.5,0.5,0.5\n" for layer in range(3)), encoding="utf-8")
     plain, scaled = BertScore(path=encoder), BertScore(path=encoder, baseline=table)
@@ -309,15 +285,12 @@ def draw_chunks(n, seed):
     return [rng.integers(1 + 3 * s, 6 + 3 * s, 20).tolist() for s in source_N], source_N
 
 
-def test_it_learns_which_tokens_a_source_prefers():
+def test_the_classifier_learns_which_tokens_a_source_prefers():
     chunks, source_N = draw_chunks(200, 0)
     unseen, unseen_source_N = draw_chunks(200, 1)
     judge = SourceClassifier(9).fit(chunks, source_N)
     assert (judge.predict(unseen) == unseen_source_N).mean() > 0.97
     assert (judge.predict(unseen) == judge.predict([chunk[::-1] for chunk in unseen])).all()  # a bag of tokens
-
-
-def test_counts_are_counts_and_ignored_ids_are_nobodys_mark():
     judge = SourceClassifier(9, ignored=[0])
     counts = judge.counts([[1, 1, 0, 8], [], [0, 0]])
     assert counts.toarray().tolist() == [[0, 2, 0, 0, 0, 0, 0, 0, 1], [0] * 9, [0] * 9]
@@ -330,9 +303,6 @@ def test_counts_are_counts_and_ignored_ids_are_nobodys_mark():
     plain = SourceClassifier(9).fit(chunks, source_N)
     unseen, _ = draw_chunks(200, 1)
     assert (judge.predict([[0, *chunk] for chunk in unseen]) == plain.predict(unseen)).all()
-
-
-def test_a_rare_source_weighs_as_much_as_a_common_one():
     rng = np.random.default_rng(0)
     chunks = [rng.integers(1, 9, 20).tolist() for _ in range(400)]  # nothing to tell them apart by
     source_N = np.array([0] * 380 + [1] * 20)

@@ -34,9 +34,6 @@ def test_a_coded_layer_is_the_matrix_on_the_concatenation():
         for place in range(6):
             expected = linear.weight @ torch.cat((x_BTD[row, place], code_BC[row])) + linear.bias
             assert torch.allclose(linear(x_BTD, code_BC)[row, place], expected, atol=1e-12)
-
-
-def test_it_starts_as_the_layer_on_the_concatenation_does():
     torch.manual_seed(0)
     linear = CodeLinear(100, 300, 44, quick=True)
     for part in (linear.weight[:, :100], linear.weight[:, 100:]):
@@ -183,9 +180,6 @@ def test_steps_of_the_gru_are_the_columns_of_forward():
     for column, expected_BD in enumerate(backbone(x_BTD, code_BC).unbind(1)):
         hidden_BD, cache = backbone.step(x_BTD[:, column], code_BC, cache)
         assert torch.allclose(hidden_BD, expected_BD, atol=1e-12)
-
-
-def test_dropout_is_between_layers_in_training_only():
     backbone = gru(set())
     x_BTD = torch.randn(2, 4, 6).double()
     quiet = backbone(x_BTD, None)
@@ -499,9 +493,6 @@ def test_the_published_gru_takes_words_unscaled_from_torchs_start(make_module):
     # torch's linear layer of 8 states and a code of 8
     assert 0.24 < float(module.output.weight.detach().abs().max()) <= 0.25
     assert torch.equal(make_module().embed(ids), make_module().embedding(ids) * math.sqrt(8))
-
-
-def test_seed_alone_decides_the_weights(make_module):
     torch.manual_seed(0)
     first = make_module()
     drawn = torch.rand(3)

@@ -56,7 +56,21 @@ def test_published_prompts_come_from_training_text_and_held_out_ones_do_not(corp
     assert shares["held_out"] < 0.1 and shares["whole_text"] > 0.8
 
 
-def test_windows_are_evenly_spread_distinct_and_inside():
+def test_word_frequencies_give_the_reference(corpus):
+    nats, tokens = unigram_nats(corpus)
+    packed, size = corpus.prepare(), len(corpus.vocabulary)
+    train, held_out = packed.ids("train").tolist(), packed.ids("val").tolist()
+    total = len(train) + size
+    slow = -sum(math.log((train.count(token) + 1) / total) for token in held_out[:50]) / 50
+    assert tokens == len(held_out) and 2 < nats < math.log(size)
+    counts = np.bincount(train, minlength=size) + 1
+    assert slow == pytest.approx(float(-np.log(counts[held_out[:50]] / total).mean()))
+    assert nats == pytest.approx(float(-np.log(counts[held_out] / total).mean()))
+    judge, accuracy = train_judge(corpus, chunks=100, length=12)
+    assert corpus.vocabulary.unknown_id in judge.ignored.tolist()
+    assert accuracy.result().value > 0.9 and accuracy.result().ci95 is not None
+    with pytest.raises(UserError, match="fewer than 4 \\+ 1000000"):
+        prompts_of(corpus, n=2, prompt_tokens=4, new_tokens=1000000, prompts_from="held_out")
     ids_T = np.arange(100)
     windows = cut(ids_T, 5, 20)
     assert [int(w[0]) for w in windows] == [0, 20, 40, 60, 80] and all(len(w) == 20 for w in windows)
@@ -111,29 +125,6 @@ def test_the_judge_is_tried_on_held_out_text_and_reads_no_special_token():
     judge, accuracy = train_judge(Parts({"train": [one, other], "val": [other, one]}), chunks=10, length=10)
     assert judge.ignored.tolist() == [0, 1, 2]
     assert (accuracy.result().value, accuracy.result().n) == (0.0, 20)
-
-
-def test_word_frequencies_give_the_reference(corpus):
-    nats, tokens = unigram_nats(corpus)
-    packed, size = corpus.prepare(), len(corpus.vocabulary)
-    train, held_out = packed.ids("train").tolist(), packed.ids("val").tolist()
-    total = len(train) + size
-    slow = -sum(math.log((train.count(token) + 1) / total) for token in held_out[:50]) / 50
-    assert tokens == len(held_out) and 2 < nats < math.log(size)
-    counts = np.bincount(train, minlength=size) + 1
-    assert slow == pytest.approx(float(-np.log(counts[held_out[:50]] / total).mean()))
-    assert nats == pytest.approx(float(-np.log(counts[held_out] / total).mean()))
-
-
-def test_the_judge_reads_tokens_not_unknown_words(corpus):
-    judge, accuracy = train_judge(corpus, chunks=100, length=12)
-    assert corpus.vocabulary.unknown_id in judge.ignored.tolist()
-    assert accuracy.result().value > 0.9 and accuracy.result().ci95 is not None
-
-
-def test_a_source_is_longer_than_a_prompt(corpus):
-    with pytest.raises(UserError, match="fewer than 4 \\+ 1000000"):
-        prompts_of(corpus, n=2, prompt_tokens=4, new_tokens=1000000, prompts_from="held_out")
 
 
 class Toy(lightning.LightningModule):
@@ -385,8 +376,8 @@ def test_of_one_source_nothing_is_told_apart(trainer_of, tmp_path):
     assert not any("accuracy" in name for name in callback.results)
 
 
-def test_breakthrough_is_the_epoch_from_which_on_context_is_used(corpus):
-    """Costs of training text against word frequencies of each source, the best without context."""
+def test_breakthrough_is_the_epoch_from_which_on_context_is_used(corpus, trainer_of):
+    # Costs of training text against word frequencies of each source, the best without context.
     floor = frequency_nats(corpus)
     counts = [np.bincount(ids) for ids in source_texts(corpus, "train").values()]
     shares = [count[count > 0] / count.sum() for count in counts]
@@ -401,9 +392,6 @@ def test_breakthrough_is_the_epoch_from_which_on_context_is_used(corpus):
         callback._keep_curve(corpus)
         assert callback.results["trial/breakthrough_epoch"]["value"] == expected
         assert callback.results["train/cross_entropy"]["value"] == costs[-1][1]
-
-
-def test_a_run_records_its_training_curve(trainer_of, corpus):
     callback = trial(prompts=2)
     trainer = trainer_of(callback, max_epochs=2)
     module = Toy(corpus)

@@ -55,17 +55,6 @@ def test_the_folder_is_a_stock_gpt2_with_the_same_logits_and_tokens(plain, vocab
     assert math.isclose(float(model.transformer.ln_f.eps), plain.backbone.ln_f.eps)
 
 
-def test_a_gated_model_starts_from_the_folder(plain, vocabulary, tmp_path) -> None:
-    export(plain, tmp_path)
-    backbone = GPT2Backbone(dim=16, layers=2, heads=2, context=32, dropout=0.0)
-    module = IdeaGateModule(vocabulary=vocabulary, backbone=backbone, **SETTINGS, start_from=str(tmp_path)).eval()
-    batch = {"input_ids_BT": torch.tensor([vocabulary.encode(TEXT)[:20]])}
-    with torch.no_grad():
-        output, before = module(batch), plain(batch)
-    assert torch.allclose(output.token_BTV, before.scores_BTV, atol=1e-5)
-    assert not torch.allclose(output.scores_BTV, before.scores_BTV, atol=1e-2), "the gate is a new one"
-
-
 def test_a_run_names_the_weights_that_it_was_given(plain, vocabulary, tmp_path) -> None:
     export(plain, tmp_path)
 
@@ -79,6 +68,14 @@ def test_a_run_names_the_weights_that_it_was_given(plain, vocabulary, tmp_path) 
         plain.backbone.ln_f.bias += 1e-3
     export(plain, tmp_path)
     assert set(given(start_from=str(tmp_path))) == {"weights"} and given(start_from=str(tmp_path)) != digest
+    export(plain, tmp_path)
+    backbone = GPT2Backbone(dim=16, layers=2, heads=2, context=32, dropout=0.0)
+    module = IdeaGateModule(vocabulary=vocabulary, backbone=backbone, **SETTINGS, start_from=str(tmp_path)).eval()
+    batch = {"input_ids_BT": torch.tensor([vocabulary.encode(TEXT)[:20]])}
+    with torch.no_grad():
+        output, before = module(batch), plain(batch)
+    assert torch.allclose(output.token_BTV, before.scores_BTV, atol=1e-5)
+    assert not torch.allclose(output.scores_BTV, before.scores_BTV, atol=1e-2), "the gate is a new one"
 
 
 def test_what_cannot_be_started_from(plain, make_module, vocabulary, tmp_path) -> None:

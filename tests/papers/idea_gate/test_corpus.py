@@ -28,23 +28,17 @@ def test_lists_and_prompts_have_the_size_they_should(name: str) -> None:
     assert len(domain.prompts) >= 5 and len(set(domain.prompts)) == len(domain.prompts)
 
 
-def test_the_prompts_that_the_paper_prints_come_first() -> None:
+def test_the_prompts_that_the_paper_prints_come_first(tmp_path: Path) -> None:
     firsts = {name: load_domain(name).prompts[0] for name in known_domains()}
     assert firsts["medicine"] == "The patient was diagnosed with"
     assert firsts["chemistry"] == "The chemical reaction of the acid with the solution produced"
     assert firsts["hardware"] == "The central processing unit is connected to the"
     assert firsts["finance"] == "The stock market is"
     assert set(firsts) == {"medicine", "chemistry", "hardware", "finance", "war"}
-
-
-def test_no_term_is_in_most_domains() -> None:
-    """A word that says little of its domain would blur all scores."""
+    # A word that says little of its domain would blur all scores.
     lists = [load_domain(name).terms["long"] for name in known_domains()]
     counts = {term: sum(term in terms for terms in lists) for terms in lists for term in terms}
     assert max(counts.values()) <= 2
-
-
-def test_a_domain_of_ones_own(tmp_path: Path) -> None:
     path = tmp_path / "sailing.yaml"
     path.write_text("prompts: [The boat]\nshort: mast keel\nlong: [sail]\n")
     domain = load_domain(path)
@@ -106,9 +100,6 @@ def test_named_sources_are_read_several_times_in_training_only(folder) -> None:
         others = [[d.text for d in data.local_documents(split) if d.source != "finance"] for data in (once, thrice)]
         assert others[0] == others[1] != []
     assert once.identity() != thrice.identity()
-
-
-def test_copies_that_mean_nothing(folder) -> None:
     with pytest.raises(UserError, match="did you mean 'finance'"):
         wikipedia(folder, {"finanse": 2}).prepare()
 

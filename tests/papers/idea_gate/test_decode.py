@@ -85,16 +85,6 @@ def test_cached_greedy_text_is_that_of_whole_prefixes(make_generator, alpha):
         assert text.prompt_length == len(generator.vocabulary.encode(prompt))
 
 
-def test_a_row_is_a_function_of_seed_and_number(make_generator):
-    generator = make_generator()
-    controls = [{"alpha": 0.0}, {"alpha": 0.5}, {"alpha": 2.0, "beta": -8.0}]
-    together = generator.generate(3, PROMPTS, controls, seed=4)
-    for row in range(3):
-        alone = generator.generate(1, PROMPTS[row], controls[row], seed=4, rows=[row])
-        assert alone[0] == together[row]
-    assert generator.generate(3, PROMPTS, controls, seed=5) != together
-
-
 def test_strength_zero_is_the_model_without_its_head(make_generator):
     gated, bare = make_generator(), make_generator(gated=False)
     bare.module.load_state_dict(gated.module.state_dict(), strict=False)
@@ -106,17 +96,18 @@ def test_strength_zero_is_the_model_without_its_head(make_generator):
     assert [setting.name for setting in gated.controls] == ["alpha", "beta"] and not bare.controls
     gated.module.alpha = 0.0  # the model's own strength is the default
     assert [t.ids for t in gated.generate(2, "The market", seed=1)] == [t.ids for t in plain]
-
-
-def test_no_prompt_begins_with_the_end_token_and_the_mode_is_kept(make_generator):
+    generator = make_generator()
+    controls = [{"alpha": 0.0}, {"alpha": 0.5}, {"alpha": 2.0, "beta": -8.0}]
+    together = generator.generate(3, PROMPTS, controls, seed=4)
+    for row in range(3):
+        alone = generator.generate(1, PROMPTS[row], controls[row], seed=4, rows=[row])
+        assert alone[0] == together[row]
+    assert generator.generate(3, PROMPTS, controls, seed=5) != together
     generator = make_generator()
     generator.module.train()
     (text,) = generator.generate(1, seed=0, max_new_tokens=3)
     assert text.ids[0] == generator.vocabulary.bos_id and len(text.ids) == 4
     assert generator.module.training
-
-
-def test_an_empty_prompt_needs_a_token_to_begin_with(make_generator):
     generator = make_generator()
     generator.vocabulary = SimpleNamespace(encode=lambda text: [], bos_id=None)
     with pytest.raises(UserError, match="prompt is empty"):
@@ -182,7 +173,7 @@ def gated(vocabulary, settings, path: str, **options) -> IdeaGateModule:
     return IdeaGateModule(vocabulary=vocabulary, backbone=backbone, **settings)
 
 
-def test_only_the_gate_is_trained_on_a_frozen_model(vocabulary, settings, batch, tmp_path):
+def test_adapters_are_trained_with_the_gate(vocabulary, settings, batch, tmp_path):
     module = gated(vocabulary, settings, save(tmp_path, len(vocabulary) + 4))
     trained = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
     assert trained and all(name.startswith("idea_head.") for name in trained)
@@ -194,15 +185,16 @@ def test_only_the_gate_is_trained_on_a_frozen_model(vocabulary, settings, batch,
     assert torch.allclose(output.token_BTV, own, atol=1e-4)
     assert output.idea_BTV.shape == own.shape
     assert len(module.stopword_mask_V) == len(vocabulary) + 4
-
-
-def test_adapters_are_trained_with_the_gate(vocabulary, settings, batch, tmp_path):
     lora = {"rank": 2, "alpha": 4}
     module = gated(vocabulary, settings, save(tmp_path, len(vocabulary)), frozen=False, lora=lora)
     module.losses(batch)["loss"].backward()
     named = {name for name, p in module.named_parameters() if p.grad is not None and p.grad.any()}
     assert any("lora" in name for name in named) and any("idea_head" in name for name in named)
     assert not any(p.grad is not None for name, p in module.named_parameters() if "wte" in name)
+    module = gated(vocabulary, settings | {"gated": False}, save(tmp_path, len(vocabulary)))
+    module._trainer = SimpleNamespace(estimated_stepping_batches=10)
+    with pytest.raises(UserError, match="nothing to train"):
+        module.configure_optimizers()
 
 
 def test_generation_uses_the_models_cache(vocabulary, settings, tmp_path):
@@ -217,13 +209,6 @@ def test_generation_uses_the_models_cache(vocabulary, settings, tmp_path):
             with torch.no_grad():
                 ids.append(int(module({"input_ids_BT": torch.tensor([ids])}).scores_BTV[0, -1].argmax()))
         assert list(text.ids) == ids
-
-
-def test_nothing_to_train(vocabulary, settings, tmp_path):
-    module = gated(vocabulary, settings | {"gated": False}, save(tmp_path, len(vocabulary)))
-    module._trainer = SimpleNamespace(estimated_stepping_batches=10)
-    with pytest.raises(UserError, match="nothing to train"):
-        module.configure_optimizers()
 
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "papers" / "idea_gate.md").read_text(encoding="utf-8")

@@ -110,16 +110,6 @@ def test_the_validation_idea_loss_is_that_of_training(make_module, batch) -> Non
     assert bare.result() == {}
 
 
-def test_a_history_ranks_what_was_read_and_frequency_decides_the_rest() -> None:
-    module = gate_module(stop=[0])
-    metric = HistoryCache(stride=3).bind(data_of(TEXT), module)
-    ids = torch.tensor([7, 5, 5, 9, 7, 5])
-    scores = metric.history(ids, torch.tensor([1, 4]))
-    assert scores[0].argsort(descending=True)[:2].tolist() == [5, 7]  # 5 is commoner in the training text
-    assert scores[1].argsort(descending=True)[:3].tolist() == [5, 7, 9]
-    assert scores[1, 1] > scores[1, 11]
-
-
 def test_history_and_head_are_compared_position_by_position() -> None:
     generator = torch.Generator().manual_seed(1)
     module = gate_module(stop=[0, 1])
@@ -147,6 +137,13 @@ def test_history_and_head_are_compared_position_by_position() -> None:
     bare = HistoryCache().bind(data_of(TEXT), module)
     bare.update_from(output_of(None), batch)
     assert bare.result() == {}
+    module = gate_module(stop=[0])
+    metric = HistoryCache(stride=3).bind(data_of(TEXT), module)
+    ids = torch.tensor([7, 5, 5, 9, 7, 5])
+    scores = metric.history(ids, torch.tensor([1, 4]))
+    assert scores[0].argsort(descending=True)[:2].tolist() == [5, 7]  # 5 is commoner in the training text
+    assert scores[1].argsort(descending=True)[:3].tolist() == [5, 7, 9]
+    assert scores[1, 1] > scores[1, 11]
 
 
 @pytest.mark.parametrize(("moves", "stands", "share"), [(0.0, 1.0, 0.0), (1.0, 0.0, 1.0), (1.0, 1.0, None)])
@@ -196,9 +193,6 @@ def test_the_weighted_share_is_by_the_token_head_over_every_stride_th_counted_po
     assert result["context_share_weighted"].value == pytest.approx(float(context / (context + static)), rel=1e-9)
     assert result["context_share_weighted"].value != pytest.approx(result["context_share"].value, abs=0.02)
     assert result["context_share"].n == len(places) == 16
-
-
-def test_without_strength_the_gate_has_no_variance_to_share() -> None:
     module = gate_module(alpha=0.0)
     metric = GateContext().bind(None, module)
     batch = {"target_ids_BT": torch.zeros(1, 8, dtype=torch.long), "mask_target_BT": torch.ones(1, 8, dtype=torch.bool)}
@@ -308,7 +302,7 @@ def test_the_same_general_text_stands_behind_both_beginnings() -> None:
     assert texts["never"] == [[0, 1, 2, 13, 14, 15], [20, 21, 22, 33, 34, 35], [0, 1, 2, 13, 14, 15]]
 
 
-def test_a_domain_without_text_of_its_own_or_without_two_general_ones_is_left_out(topical) -> None:
+def test_arms_and_domains_without_text_are_left_out(topical) -> None:
     module, data, held = topical
     trial = TopicMass(domains=["chemistry", "war"], length=20, before=8, windows=3, arms={"gated": {}})
     trial.run(module, data)
@@ -316,9 +310,6 @@ def test_a_domain_without_text_of_its_own_or_without_two_general_ones_is_left_ou
     packed = Packed({"val": [held[0], ("sport", held[2][1][:39])], "test": []})
     trial.run(module, SimpleNamespace(prepare=lambda: packed, vocabulary=data.vocabulary))
     assert trial.results == {}
-
-
-def test_without_a_gate_arms_of_other_strengths_are_left_out_and_training_measures_nothing(topical) -> None:
     module, data, _ = topical
     arms = {"gated": {}, "gate_off": {"alpha": 0.0}}
     trial = TopicMass(domains=["chemistry"], length=20, before=8, windows=1, arms=arms)
@@ -384,24 +375,6 @@ def test_the_classifier_knows_its_domains_and_says_how_well() -> None:
     without = Packed({**splits, "val": [], "test": [text for text in splits["test"] if text[0] != "war"]})
     judge = TopicClassifier(domains=["chemistry", "war"], tokens=20, pieces=30).fit(without, 40)
     assert judge.real["war"] == (0, 0) and judge.classes(fresh).tolist() == [0, 1, 2]
-
-
-def test_the_classifier_learns_from_as_many_pieces_of_each_class_as_it_was_told(monkeypatch) -> None:
-    learned = []
-    features = TopicClassifier.features
-
-    def note(self, texts):
-        learned.append(sorted(int(text[0]) for text in texts))
-        return features(self, texts)
-
-    monkeypatch.setattr(TopicClassifier, "features", note)
-    documents = [(name, range(low, low + 40)) for name, low in (("war", 0), ("sport", 100))]
-    packed = Packed({"train": documents, "val": [], "test": []})
-    for seed in (0, 0, 1, 2):
-        TopicClassifier(domains=["war"], tokens=2, pieces=5, seed=seed).fit(packed, 200)
-    assert [sum(first < 100 for first in pieces) for pieces in learned] == [5] * 4
-    assert [len(set(pieces)) for pieces in learned] == [10] * 4
-    assert learned[0] == learned[1] and len({tuple(pieces) for pieces in learned}) == 3
 
 
 @pytest.mark.parametrize("normalised", [True, False])

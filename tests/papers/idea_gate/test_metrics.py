@@ -17,7 +17,6 @@ from lit_ctg.data.tokenizer import WordTokenizer
 from lit_ctg.metric.perplexity import Perplexity
 from lit_ctg.papers.idea_gate.metrics import (
     Density,
-    DistinctN,
     GatedPerplexity,
     IdeaHead,
     Stickiness,
@@ -136,23 +135,17 @@ def test_words_of_the_family_of_llama_are_those_of_the_text(normalised: bool) ->
     assert int(counted.sum()) == len(vocabulary.decode(ids[:-1]).split()) - begun
 
 
-def test_word_tokens_are_words_and_line_ends_are_not() -> None:
+def test_special_tokens_and_line_ends_are_not_words() -> None:
     vocabulary = trained(WordTokenizer())
     batch = batch_of(vocabulary.encode(TEXT), 5)
     targets = batch["target_ids_BT"]
     counted = bound(vocabulary).words(batch["input_ids_BT"], targets)
     assert torch.equal(counted, (targets != vocabulary.id("<eos>")).long())
-
-
-def test_the_end_of_text_is_no_word_and_ends_one() -> None:
     vocabulary = trained(TrainedBPETokenizer(size=300))
     end, letter = vocabulary.eos_id, vocabulary.id("a")
     assert token_texts(vocabulary)[end] == ""
     words = bound(vocabulary).words(torch.tensor([[letter, end, letter]]), torch.tensor([[end, letter, letter]]))
     assert words.tolist() == [[0, 1, 0]]
-
-
-def test_special_tokens_have_no_text_and_half_a_character_puts_no_blanks_between_tokens() -> None:
     texts = ["\n", "<begin>", "<pad>", "\ufffd", "\ufffd", "a", "b"]
 
     class Vocabulary:
@@ -248,10 +241,7 @@ def test_precision_and_recall_count_pairs() -> None:
     assert result["precision"].value == pytest.approx(sklearn_metrics.precision_score(truth, said))
     assert result["recall"].value == pytest.approx(sklearn_metrics.recall_score(truth, said))
     assert result["precision"].n == said.sum() and result["recall"].n == truth.sum()
-
-
-def test_padding_of_a_window_is_no_token_that_was_found() -> None:
-    """-1 is looked up as token 0: a head that predicts 0 has not found it where the window is padded."""
+    # -1 is looked up as token 0: a head that predicts 0 has not found it where the window is padded.
     logits_1V = torch.full((1, V), -5.0)
     logits_1V[0, [0, 7]] = 5.0
     metric, _ = make()
@@ -310,8 +300,8 @@ def batch_and_output(metric_module, rows=3):
     return IdeaGateOutput(logits, logits, logits, logits), batch
 
 
-def test_stopwords_are_left_out_of_both_rankings() -> None:
-    """Stopwords of the highest idea score and the highest frequency change nothing: the best of the rest is first."""
+def test_rankings_leave_out_stopwords_and_rows_without_tokens() -> None:
+    # Stopwords of the highest idea score and the highest frequency change nothing: the best of the rest is first.
     stopword_V = torch.zeros(V, dtype=torch.bool)
     stopword_V[[V - 1, V - 2]] = True  # the commonest tokens
     logits_1V = torch.full((1, V), -5.0)
@@ -322,10 +312,7 @@ def test_stopwords_are_left_out_of_both_rankings() -> None:
     result = metric.result()
     assert result["average_precision"].value == 1.0 and result["unigram_average_precision"].value == 1.0
     assert result["precision"].n == 1 and result["recall"].n == 1
-
-
-def test_more_output_rows_than_tokens() -> None:
-    """A pretrained model's vocabulary is often padded; rows that no text has change nothing of the unigram ranking."""
+    # A pretrained model's vocabulary is often padded; rows that no text has change nothing of the unigram ranking.
     logits_PV, window_PK, stopword_V = case(3)
     window_PK = window_PK.masked_fill(window_PK >= V - 5, -1)
     padded, whole = make(tokens=V - 5)[0], make()[0]
@@ -345,9 +332,6 @@ def test_every_stride_th_counted_position_is_measured() -> None:
         by_hand.update(output.scores_BTV[row, places], module.windows[row, places], module.stopword_mask_V)
     assert metric.result() == by_hand.result()
     assert int(metric.count[2]) <= 3 + 5 + 5
-
-
-def test_a_model_without_the_head_gives_nothing() -> None:
     metric, module = make()
     output, batch = batch_and_output(module)
     output.idea_BTV = None
@@ -358,11 +342,8 @@ def test_a_model_without_the_head_gives_nothing() -> None:
 # words: Words of generated texts: where they begin decides where they count
 
 
-def test_words_are_lower_case_without_punctuation_around_them() -> None:
+def test_words_are_lower_case_and_belong_to_where_they_begin() -> None:
     assert words('The "Nitric-acid", (and) H2O — … 3.5%') == ["the", "nitric-acid", "and", "h2o", "3.5"]
-
-
-def test_a_word_belongs_to_where_it_begins() -> None:
     text = "an acidic one"
     # the cut lies inside "acidic": it counts before the cut, and what is behind the cut is no word
     assert words(text, 0, 5) == ["an", "acidic"]
@@ -395,24 +376,6 @@ def test_agrees_with_a_plain_loop_for_unequal_groups() -> None:
     groups = [0] * 4 + [1] * 9 + [7] * 6
     values = [float(group) + rng.normal() for group in groups]
     assert grouped_bootstrap(values, groups, resamples=20_000) == pytest.approx(loop(values, groups, 6000, 1), abs=0.15)
-
-
-def test_one_group_is_the_plain_bootstrap() -> None:
-    values = [0.0, 1.0] * 50
-    low, high = grouped_bootstrap(values, [0] * 100)
-    # the mean of 100 fair coins has a standard deviation of 0.05
-    assert low == pytest.approx(0.4, abs=0.015) and high == pytest.approx(0.6, abs=0.015)
-
-
-def test_groups_that_differ_widen_the_interval() -> None:
-    values = [0.0] * 20 + [1.0] * 20
-    low, high = grouped_bootstrap(values, [0] * 20 + [1] * 20)
-    assert (low, high) == (0.0, 1.0)  # both groups the same is drawn half of the time
-    within = grouped_bootstrap(values, [0] * 40)
-    assert within[1] - within[0] < 0.4
-
-
-def test_needs_two_values_and_leaves_out_missing_ones() -> None:
     assert grouped_bootstrap([1.0], [0]) is None
     assert grouped_bootstrap([1.0, math.nan], [0, 1]) is None
     assert grouped_bootstrap([2.0, 2.0, math.nan], [0, 1, 1]) == (2.0, 2.0)
@@ -436,10 +399,7 @@ def test_share_of_content_words() -> None:
     # 1 of 2, 2 of 2; a sample of function words has no share
     assert float(metric.compute()) == pytest.approx(0.75)
     assert metric.result().n == 2
-
-
-def test_the_prompts_words_raise_the_score_of_a_text_that_left_the_domain() -> None:
-    """The authors' score counts them (deviation 4)."""
+    # The authors' score counts them (deviation 4).
     prompt, written = ["the", "acid", "ion"], ["rome", "fell"]
     honest, published = stickiness_make(), stickiness_make()
     honest.update([written])
@@ -453,11 +413,16 @@ def test_the_prompts_words_raise_the_score_of_a_text_that_left_the_domain() -> N
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def test_density_counts_different_terms_for_a_hundred_tokens() -> None:
+def test_density_and_distinct_n_by_hand() -> None:
     metric = Density(terms={"acid", "salt"})
     metric.update([["acid", "acid", "salt", "x"], ["x"], []], [50, 100, 0])
     # 2 terms in 50 tokens, none in 100; a sample without tokens is left out
     assert (metric.result().value, metric.result().n) == (pytest.approx((4.0 + 0.0) / 2), 2)
+    found = ["to", "be", "or", "not", "to", "be"]
+    assert distinct_share(found, 1) == pytest.approx(4 / 6)
+    assert distinct_share(found, 2) == pytest.approx(4 / 5)
+    assert distinct_share(found, 6) == 1.0
+    assert math.isnan(distinct_share(found, 7))
 
 
 def means_of_counts(samples: int) -> set[str]:
@@ -466,10 +431,8 @@ def means_of_counts(samples: int) -> set[str]:
 
 
 def test_the_printed_densities_are_means_of_20_counts_rather_than_of_60() -> None:
-    """Audit 2: with 100 tokens a sample, density is a mean of whole numbers, and all eight are multiples of 1/20.
-
-    Means of 60 counts would all happen to be so with probability (1/3)^8.
-    """
+    # Audit 2: with 100 tokens a sample, density is a mean of whole numbers, and all eight are multiples of 1/20.
+    # Means of 60 counts would all happen to be so with probability (1/3)^8.
     printed = read_printed(ROOT / "experiments" / "idea_gate" / "numbers.csv")
     densities = {f"{number.value:.2f}" for (_, _, column), number in printed.items() if column.endswith("_density")}
     assert len(densities) == 8
@@ -477,9 +440,6 @@ def test_the_printed_densities_are_means_of_20_counts_rather_than_of_60() -> Non
     by_60 = sorted(means_of_counts(60))
     share = sum(value in means_of_counts(20) for value in by_60) / len(by_60)
     assert share == pytest.approx(1 / 3, abs=0.01) and share**8 < 2e-4
-
-
-def test_the_printed_relative_stickiness_follows_from_the_rounded_shares() -> None:
     printed = read_printed(ROOT / "experiments" / "idea_gate" / "numbers.csv")
     for domain in ("finance", "war", "chemistry", "hardware"):
         base, gated, relative = (
@@ -493,21 +453,6 @@ def test_the_printed_relative_stickiness_follows_from_the_rounded_shares() -> No
 
 
 # distinct_n: Distinct-n against counting by hand
-
-
-def test_counts_by_hand() -> None:
-    found = ["to", "be", "or", "not", "to", "be"]
-    assert distinct_share(found, 1) == pytest.approx(4 / 6)
-    assert distinct_share(found, 2) == pytest.approx(4 / 5)
-    assert distinct_share(found, 6) == 1.0
-    assert math.isnan(distinct_share(found, 7))
-
-
-def test_repetition_lowers_it_and_sameness_of_samples_does_not() -> None:
-    loop, fresh = DistinctN(order=2), DistinctN(order=2)
-    loop.update([["a", "b"] * 5])
-    fresh.update([list("abcdef")] * 2)
-    assert float(loop.compute()) == pytest.approx(2 / 9) and float(fresh.compute()) == 1.0
 
 
 # topic_drift: Stickiness by distance
@@ -526,9 +471,6 @@ def test_each_span_by_itself_and_the_fall_between_first_and_last() -> None:
     assert result["76-100"].value == 0.0 and result["76-100"].n == 1
     assert result["fall"].value == 1.0 and result["fall"].n == 1
     assert result["fall"].direction == "lower"
-
-
-def test_merges_and_resets() -> None:
     one, other = topic_drift_make(), topic_drift_make()
     one.update([[["acid"]], [["x"]], [["x"]]], 0)
     other.update([[["x"]], [["x"]], [["x"]]], 1)

@@ -42,13 +42,10 @@ def test_window_holds_the_tokens_to_come(size, start):
         assert window[1, t].tolist() == expected
 
 
-def test_masked_targets_are_in_no_window():
+def test_windows_hold_each_token_once_and_no_stopword():
     target = torch.tensor([[1, 2, 3, 4]])
     window = future_window(target, torch.tensor([[True, True, False, False]]), size=3, start=1)
     assert window[0, 0].tolist() == [1, 2, -1]
-
-
-def test_distinct_drops_repetitions_and_stopwords():
     stop = torch.zeros(10, dtype=torch.bool)
     stop[4] = True
     kept = distinct(torch.tensor([[5, 4, 5, -1, 0, 4, 5]]), stop)
@@ -90,15 +87,12 @@ def test_idea_loss_equals_the_dense_form(masked, dtype):
 # stopword: Stopwords: the authors' list and the commonest tokens (deviation 2)
 
 
-def test_authors_mask_takes_words_after_a_blank_and_marks_without_one(vocabulary):
+def test_stopwords_are_the_authors_or_the_commonest(vocabulary):
     mask = authors_mask(vocabulary, len(vocabulary) + 3)
     assert mask.shape == (len(vocabulary) + 3,)
     masked = {vocabulary.decode([i]) for i in mask.nonzero().flatten().tolist()}
     assert {" the", ",", "\n", " a"} <= masked <= set(AUTHORS)
     assert not masked & {"the", " ,", " .", "("} and len(AUTHORS) == len(set(AUTHORS)) == 18
-
-
-def test_frequent_mask_is_the_commonest_tokens():
     mask = frequent_mask([4, 4, 4, 2, 2, 9, 1, 1], 12, 2)
     assert mask.nonzero().flatten().tolist() == [1, 4]
     assert torch.equal(frequent_mask([4], 12, 0), torch.zeros(12, dtype=torch.bool))
@@ -127,8 +121,22 @@ def test_gate_is_equations_4_and_5(form, alpha, beta):
     assert torch.allclose(form(logits, alpha, beta), torch.tensor(expected, dtype=torch.float64), atol=1e-14)
 
 
-def test_the_two_clamps_differ():
-    """Deviation 1: with alpha 0.5 and beta -2 the published form stops at -1, Eq. 5 at -2."""
+def test_the_lift_is_log_p_less_its_base_rate_bounded_on_both_sides() -> None:
+    form = GateForm(clamp="after_scaling", epsilon=1e-8)
+    logits = torch.tensor([-9.0, -3.0, -3.0, 4.0], dtype=torch.float64)
+    base = torch.tensor([0.5, 0.01, 0.3, 0.001], dtype=torch.float64).log()
+    expected = [
+        max(-2.0, min(2.0, 0.5 * (math.log(sigmoid(x) + 1e-8) - b)))
+        for x, b in zip(logits.tolist(), base.tolist(), strict=True)
+    ]
+    assert form(logits, 0.5, -2.0, base).tolist() == pytest.approx(expected, abs=1e-12)
+    assert expected[0] == -2.0 and expected[1] > 0 > expected[2] and expected[3] == 2.0
+    ids = torch.randint(7, (60,), generator=torch.Generator().manual_seed(0)).numpy()
+    rate = base_rates(ids, 9, 4)
+    for token in range(9):
+        windows = [token in ids[start : start + 4] for start in range(len(ids))]
+        assert float(rate[token]) == pytest.approx(sum(windows) / len(ids))
+    # Deviation 1: with alpha 0.5 and beta -2 the published form stops at -1, Eq. 5 at -2.
     unlikely = torch.tensor([-50.0])
     assert AFTER(unlikely, 0.5, -2.0).item() == pytest.approx(-2.0)
     assert BEFORE(unlikely, 0.5, -2.0).item() == pytest.approx(-1.0)
@@ -246,14 +254,26 @@ def test_forward_gives_gated_scores_and_what_they_are_made_of(make_module, batch
     assert expected.item() == pytest.approx(module.losses(batch)["idea_loss"].item(), rel=1e-10)
 
 
-def test_states_targets_and_windows_of_a_short_row_are_dropped_together(make_module, batch):
-    """The padding of ``batch`` is at its very end, where the first windows would be the right ones by chance."""
+def test_a_batch_is_its_rows(make_module, batch):
+    module = make_module().eval()
+    together = module(batch).scores_BTV
+    for row in range(3):
+        alone = module({name: value[row : row + 1] for name, value in batch.items()}).scores_BTV
+        assert torch.allclose(together[row], alone[0], atol=1e-12)
+    # The padding of ``batch`` is at its very end, where the first windows would be the right ones by chance.
     module = make_module().eval()
     moved = {name: value.roll(1, dims=0) for name, value in batch.items()}
     found, expected = module.losses(moved), module.losses(batch)
     assert {name: value.item() for name, value in found.items()} == pytest.approx(
         {name: value.item() for name, value in expected.items()}, rel=1e-10
     )
+    # Window of t+1 (the paper) and of t+2 (ablation) differ in the target by the next token.
+    first, second = make_module(window_start=1), make_module(window_start=2)
+    targets = batch["target_ids_BT"]
+    assert torch.equal(first.window(targets)[:, 1:, 0], targets[:, 1:])
+    assert torch.equal(second.window(targets)[:, :-1, 0], targets[:, 1:])
+    assert first.window(targets).shape == (3, 14, 4)
+    assert (first.future_window(batch)[2, 6:].max(-1).values[3:] == -1).all()
 
 
 def test_no_strength_is_the_bare_model_exactly(make_module, batch):
@@ -268,30 +288,12 @@ def test_no_strength_is_the_bare_model_exactly(make_module, batch):
     assert not any("idea" in name for name, _ in bare.named_parameters())
 
 
-def test_a_batch_is_its_rows(make_module, batch):
-    module = make_module().eval()
-    together = module(batch).scores_BTV
-    for row in range(3):
-        alone = module({name: value[row : row + 1] for name, value in batch.items()}).scores_BTV
-        assert torch.allclose(together[row], alone[0], atol=1e-12)
-
-
 @pytest.mark.parametrize("gated", [True, False])
 def test_the_probe_finds_it_causal(make_module, batch, gated):
     module = make_module(gated=gated).eval()
     batch["mask_input_BT"] = batch["mask_target_BT"] = torch.ones_like(batch["mask_input_BT"])
     found = probe(module, batch)
     assert found.is_causal and found.n > 0
-
-
-def test_future_text_is_in_the_loss_only(make_module, batch):
-    """Window of t+1 (the paper) and of t+2 (ablation) differ in the target by the next token."""
-    first, second = make_module(window_start=1), make_module(window_start=2)
-    targets = batch["target_ids_BT"]
-    assert torch.equal(first.window(targets)[:, 1:, 0], targets[:, 1:])
-    assert torch.equal(second.window(targets)[:, :-1, 0], targets[:, 1:])
-    assert first.window(targets).shape == (3, 14, 4)
-    assert (first.future_window(batch)[2, 6:].max(-1).values[3:] == -1).all()
 
 
 def test_ramp_scales_the_training_gate_only(make_module, batch):
@@ -319,15 +321,12 @@ def fresh(vocabulary, **changes) -> IdeaGateModule:
     return IdeaGateModule(vocabulary=vocabulary, backbone=backbone, **settings)
 
 
-def test_first_bias_is_zero_or_the_base_rate(vocabulary):
-    """Deviation 3."""
+def test_first_bias_is_zero_or_the_base_rate(vocabulary, batch):
+    # Deviation 3.
     assert not fresh(vocabulary, idea_bias="zero").idea_head.outer.bias.any()
     bias = fresh(vocabulary, idea_bias="base_rate").idea_head.outer.bias
     assert torch.allclose(bias, torch.full_like(bias, math.log(5 * 20 / len(vocabulary))))
-
-
-def test_the_ends_of_the_settings_are_allowed(vocabulary, batch):
-    """At strength 0 the gate changes no score; at idea weight 0 the idea loss adds nothing."""
+    # At strength 0 the gate changes no score; at idea weight 0 the idea loss adds nothing.
     module = fresh(vocabulary, alpha=0.0, beta=0.0, window=1, window_start=1, idea_weight=0.0, stopword_count=0,
                    alpha_ramp_fraction=1.0, warmup_fraction=0.0, final_fraction=1.0)  # fmt: skip
     short = {name: value[:, :8] for name, value in batch.items()}  # the context
@@ -355,26 +354,6 @@ def test_matched_baseline_has_as_many_parameters(size, tokens):
 
 
 # ours: lift, neutral stopwords, first values ------------------------------------------------------------------------
-
-
-def test_base_rates_are_shares_of_windows() -> None:
-    ids = torch.randint(7, (60,), generator=torch.Generator().manual_seed(0)).numpy()
-    rate = base_rates(ids, 9, 4)
-    for token in range(9):
-        windows = [token in ids[start : start + 4] for start in range(len(ids))]
-        assert float(rate[token]) == pytest.approx(sum(windows) / len(ids))
-
-
-def test_the_lift_is_log_p_less_its_base_rate_bounded_on_both_sides() -> None:
-    form = GateForm(clamp="after_scaling", epsilon=1e-8)
-    logits = torch.tensor([-9.0, -3.0, -3.0, 4.0], dtype=torch.float64)
-    base = torch.tensor([0.5, 0.01, 0.3, 0.001], dtype=torch.float64).log()
-    expected = [
-        max(-2.0, min(2.0, 0.5 * (math.log(sigmoid(x) + 1e-8) - b)))
-        for x, b in zip(logits.tolist(), base.tolist(), strict=True)
-    ]
-    assert form(logits, 0.5, -2.0, base).tolist() == pytest.approx(expected, abs=1e-12)
-    assert expected[0] == -2.0 and expected[1] > 0 > expected[2] and expected[3] == 2.0
 
 
 def test_the_papers_gate_boosts_stopwords_and_the_neutral_one_leaves_them_together_as_they_are() -> None:

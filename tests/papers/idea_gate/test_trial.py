@@ -110,6 +110,10 @@ def test_stickiness_of_each_arm_and_the_gain(vocabulary) -> None:
     assert results["topic/gate_gain/war/short/stickiness"]["value"] == 0.0
     assert results["topic/gated/chemistry/short/stickiness"]["n"] == 4
     assert results["topic/gated/all/short/stickiness"]["n"] == 8
+    callback = run(Author(vocabulary, on_topic))
+    callback.run(SimpleNamespace(gated=False), SimpleNamespace(vocabulary=vocabulary))
+    assert {key.split("/")[1] for key in callback.results} == {"gated"}
+    assert {sample["path"] for sample in callback.samples} == {"gated"}
 
 
 def test_the_prompt_is_left_out_and_its_own_reading_kept(vocabulary) -> None:
@@ -153,19 +157,13 @@ def test_only_scored_tokens_count_and_spans_see_where_words_stand(vocabulary) ->
     assert results[f"{name}/density"]["value"] == pytest.approx(10.0)
     # ten words, two of nine pairs new each time: (a a), (a k), (k k)
     assert results["topic/gated/chemistry/distinct_2"]["value"] == pytest.approx(3 / 9)
-
-
-def test_spans_are_counted_from_the_first_new_token_to_the_last_named(vocabulary) -> None:
-    """Terms at the edges of spans alone: a span that begins or ends a token too early or too late has another share."""
+    # Terms at the edges of spans alone: a span that begins or ends a token too early or too late has another share.
     names = ["king"] * 20
     for place in (1, 5, 6, 20):
         names[place - 1] = "acid"
     results = run(Author(vocabulary, lambda *_: " " + " ".join(names))).results
     name = "topic/gated/chemistry/short/drift"
     assert [results[f"{name}/{span}"]["value"] for span in ("1-5", "6-10", "11-20")] == [2 / 5, 1 / 5, 1 / 10]
-
-
-def test_a_word_across_the_edge_of_a_span_belongs_to_the_span_it_begins_in(vocabulary) -> None:
     long = vocabulary.encode(" acids")
     assert 2 <= len(long) <= 5 and "acids" in load_domain("chemistry").terms["long"]
     # its first token is the fifth new one
@@ -203,22 +201,6 @@ def test_runs_in_validation_alone(vocabulary, tiny, trainer_of) -> None:
     assert callback.results and callback.samples
 
 
-def test_a_trial_may_use_every_prompt_a_span_of_one_token_and_score_more_tokens_than_the_spans_have(vocabulary) -> None:
-    every = len(load_domain("chemistry").prompts)
-    author = Author(vocabulary, on_topic)
-    callback = trial(author, domains=["chemistry"], samples=every, prompts=every, spans=[[3, 3]], scored_tokens=30)
-    callback.run(SimpleNamespace(gated=False), SimpleNamespace(vocabulary=vocabulary))
-    ((prompts, *_, most),) = author.calls
-    assert prompts == list(load_domain("chemistry").prompts) and most == 30
-
-
-def test_a_second_run_replaces_the_first(vocabulary) -> None:
-    callback = run(Author(vocabulary, on_topic))
-    callback.run(SimpleNamespace(gated=False), SimpleNamespace(vocabulary=vocabulary))
-    assert {key.split("/")[1] for key in callback.results} == {"gated"}
-    assert {sample["path"] for sample in callback.samples} == {"gated"}
-
-
 def sample(scored, last_ids=()):
     return Sample("", 10, scored, scored, scored, [scored] * 3, list(last_ids))
 
@@ -234,7 +216,7 @@ def of_groups(first, second):
     return pytest.approx(list(expected))
 
 
-def test_intervals_are_over_prompts_and_their_samples() -> None:
+def test_intervals_are_over_prompts_and_their_samples(vocabulary, monkeypatch) -> None:
     callback = trial(None, domains=["chemistry"])
     callback._measure("gated", {"chemistry": ALIKE})
     results, name = callback.results, "topic/gated/chemistry/short"
@@ -253,9 +235,6 @@ def test_intervals_are_over_prompts_and_their_samples() -> None:
     assert results["topic/gate_gain/whole"]["ci95"] == of_groups(1.0, 0.0)
     assert results["topic/gate_gain/less"]["n"] == 15
     assert results["topic/gate_gain/less"]["value"] == pytest.approx(7 / 15)
-
-
-def test_the_share_that_the_classifier_assigns_is_over_the_prompts_of_each_domain_and_of_all() -> None:
     callback = trial(None)
     judge = SimpleNamespace(classes=lambda texts: np.array([ids[0] for ids in texts]))
     callback._classify(judge, "gated", dict.fromkeys(DOMAINS, ALIKE))
@@ -263,9 +242,6 @@ def test_the_share_that_the_classifier_assigns_is_over_the_prompts_of_each_domai
     assert values["chemistry"]["ci95"] == of_groups(1.0, 0.0) and values["war"]["ci95"] == of_groups(0.0, 1.0)
     expected = grouped_bootstrap([*[1.0] * 8, *[0.0] * 16, *[1.0] * 8], [group for group in range(4) for _ in range(8)])
     assert values[ALL]["value"] == 0.5 and values[ALL]["ci95"] == pytest.approx(list(expected))
-
-
-def test_documents_of_different_domains_are_different_groups(vocabulary, monkeypatch) -> None:
     groups = set()
     monkeypatch.setattr(metrics, "grouped_bootstrap", lambda values, group_N: groups.add(len(set(group_N))))
     data = SimpleNamespace(vocabulary=vocabulary, prepare=lambda: corpus_of(vocabulary))
@@ -536,9 +512,6 @@ def test_ranking_names_and_records(gated, xray_vocabulary) -> None:
     first = by_kind["boosted"][0]["token"]
     assert sample["prompt"] == PROMPT and sample["text"].startswith(f"boosted {first} x")
     assert "; suppressed " in sample["text"]
-
-
-def test_no_token_is_at_both_ends_of_the_ranking(gated, xray_vocabulary) -> None:
     module, _ = gated(xray_vocabulary)
     before_V = look(module, xray_vocabulary.encode(PROMPT)).before_V
     # three tokens are likely enough to be ranked, or one: then nothing is compared
@@ -558,9 +531,6 @@ def test_a_word_is_looked_up_as_inside_a_sentence(xray_vocabulary) -> None:
         tokenizer = HuggingFaceTokenizer.of(llama_tokenizer([" the market is a king" * 20], normalised))
         names = [tokenizer.tokens[first_token(tokenizer, word)] for word in ("market", "king")]
         assert names == ["\u2581market", "\u2581king"]
-
-
-def test_a_row_of_a_model_without_a_token_is_shown_by_its_number(xray_vocabulary) -> None:
     size = len(xray_vocabulary)
     assert shown(xray_vocabulary, size) == f"<id {size}>"
     assert shown(xray_vocabulary, first_token(xray_vocabulary, "market")) == "\u2423market"

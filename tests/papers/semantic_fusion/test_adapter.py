@@ -173,16 +173,10 @@ def test_held_out_words_are_never_trained_on(make, vocabulary):
     other["input_ids_BT"][0, last + 7 :] = 5
     plain = make(held_out=["superb"], feature_dropout=1.0).eval()
     assert float(plain.losses(batch)["loss"].detach()) == pytest.approx(float(plain.losses(other)["loss"].detach()))
-
-
-def test_uniformizer_has_the_words_of_one_token(make, vocabulary):
     ids = {vocabulary.decode([i]).strip() for i in make().classes[0].tolist()}
     assert ids <= {"superb", "nice", "Superb", "Nice"} and ids
     trained = make(held_out=["superb"], uniformizer_words="trained").classes[0].tolist()
     assert "superb" not in {vocabulary.decode([i]).strip() for i in trained}
-
-
-def test_a_row_without_a_counted_target_costs_nothing(make, vocabulary):
     module = make(held_out=["superb"])
     batch = batch_of(vocabulary, ["superb food was nice."])
     batch = {name: value[:, 1:] for name, value in batch.items()}  # the first target is within the word or behind it
@@ -210,7 +204,15 @@ def test_what_would_end_a_trial_ends_the_run_before_training(make, vocabulary, c
         LexiconTrial(**usual | changes).on_train_start(trainer, make(fusion=False))
 
 
-def test_the_beginning_of_a_longer_word_is_no_word_of_a_text(make, vocabulary):
+def test_what_a_text_says_begins_behind_its_prompt(make, vocabulary):
+    module = make()
+    generator = TextGenerator(module, TextDecoding(temperature=1.0, top_p=1.0, max_new_tokens=4), vocabulary)
+    prompt = [vocabulary.bos_id, *vocabulary.encode("the food was superb")]
+    ids = [*prompt, *vocabulary.encode(" and nice, poor, superb"), vocabulary.eos_id]
+    text = generator.text(ids, len(prompt), {})
+    assert text.text == "the food was superb and nice, poor, superb" and text.ids == tuple(ids)
+    assert text.hits == ("nice", "poor", "superb") and text.polarity == pytest.approx(1.0)
+    assert text.note() == "nice, poor, superb (+1.00)" and generator.text(prompt, len(prompt), {}).note() == ""
     generator = TextGenerator(make(), TextDecoding(temperature=1.0, top_p=1.0, max_new_tokens=4), vocabulary)
     for text, hits in (
         ("the food was superbly", ()), ("was superb and poorly, nice", ("superb", "nice")), ("so nice", ("nice",)),
@@ -239,6 +241,13 @@ def test_texts_can_be_made_to_follow_a_grammar(make, vocabulary, tmp_path):
         marked = TextDecoding(temperature=1.0, top_p=1.0, max_new_tokens=9, grammar=str(path))
         (text,) = TextGenerator(make(), marked, vocabulary).generate(1, seed=0)
         assert text.text.split()[-1].endswith(mark)
+    # Prompts of two lengths: the shorter is over first, and padded where the grammar expects a word.
+    (tmp_path / "opinion.yaml").write_text(OPINION)
+    decoding = TextDecoding(temperature=1.0, top_p=1.0, max_new_tokens=4, grammar=str(tmp_path / "opinion.yaml"))
+    generator, prompts = TextGenerator(make(), decoding, vocabulary), ["", " the food was"]
+    alone = [generator.generate(1, prompt, seed=0, rows=[row])[0] for row, prompt in enumerate(prompts)]
+    assert generator.generate(2, prompts, seed=0) == alone
+    assert len(alone[0].ids) < len(alone[1].ids)
 
 
 @torch.no_grad()
@@ -363,17 +372,6 @@ def test_training_asks_for_what_comes_as_often_as_features_are_not_dropped(make,
     torch.testing.assert_close(losses[0], expected)
 
 
-def test_what_a_text_says_begins_behind_its_prompt(make, vocabulary):
-    module = make()
-    generator = TextGenerator(module, TextDecoding(temperature=1.0, top_p=1.0, max_new_tokens=4), vocabulary)
-    prompt = [vocabulary.bos_id, *vocabulary.encode("the food was superb")]
-    ids = [*prompt, *vocabulary.encode(" and nice, poor, superb"), vocabulary.eos_id]
-    text = generator.text(ids, len(prompt), {})
-    assert text.text == "the food was superb and nice, poor, superb" and text.ids == tuple(ids)
-    assert text.hits == ("nice", "poor", "superb") and text.polarity == pytest.approx(1.0)
-    assert text.note() == "nice, poor, superb (+1.00)" and generator.text(prompt, len(prompt), {}).note() == ""
-
-
 def test_texts_are_drawn_from_the_nucleus_of_what_the_grammar_allows(make, vocabulary, tmp_path):
     decoding = TextDecoding(temperature=0.5, top_p=0.6, max_new_tokens=4)
     generator = TextGenerator(make(), decoding, vocabulary)
@@ -397,16 +395,6 @@ def test_texts_are_drawn_from_the_nucleus_of_what_the_grammar_allows(make, vocab
     scores_1V[0, mark] = 50.0  # likely, but not allowed here
     shaped_V = follow.rules([{}], (), None)(torch.tensor([ids]), scores_1V)[0]
     assert bool(shaped_V.isfinite().any()) and not shaped_V[mark].isfinite()
-
-
-def test_a_row_that_stops_within_a_sentence_leaves_the_others_to_the_grammar(make, vocabulary, tmp_path):
-    """Prompts of two lengths: the shorter is over first, and padded where the grammar expects a word."""
-    (tmp_path / "opinion.yaml").write_text(OPINION)
-    decoding = TextDecoding(temperature=1.0, top_p=1.0, max_new_tokens=4, grammar=str(tmp_path / "opinion.yaml"))
-    generator, prompts = TextGenerator(make(), decoding, vocabulary), ["", " the food was"]
-    alone = [generator.generate(1, prompt, seed=0, rows=[row])[0] for row, prompt in enumerate(prompts)]
-    assert generator.generate(2, prompts, seed=0) == alone
-    assert len(alone[0].ids) < len(alone[1].ids)
 
 
 @pytest.mark.parametrize("option", ["stop_strings", "eos_token_id"])

@@ -34,15 +34,12 @@ from tests.papers.semantic_fusion.conftest import HELD_OUT, PAPER_WEIGHTS, rando
 VOCABULARY = ClauseVocabulary()
 
 
-def test_tokens_are_three_specials_and_38_sorted_words() -> None:
+def test_tokens_and_groups_have_the_papers_order() -> None:
     assert len(VOCABULARY) == 41 == len(set(VOCABULARY.tokens))
     assert VOCABULARY.tokens[:6] == ("<pad>", "<bos>", "<eos>", "!", ",", ".")
     assert list(VOCABULARY.tokens[3:]) == sorted(VOCABULARY.tokens[3:])
     assert "they" not in VOCABULARY.tokens
     assert (VOCABULARY.pad_id, VOCABULARY.bos_id, VOCABULARY.eos_id) == (0, 1, 2)
-
-
-def test_groups_cover_every_word_once_and_keep_the_papers_order() -> None:
     ids = [index for group in GROUPS for index in VOCABULARY.ids(group)]
     assert sorted(ids) == list(range(3, 41))
     assert [VOCABULARY.tokens[i] for i in VOCABULARY.ids("intensifier")] == [
@@ -52,9 +49,6 @@ def test_groups_cover_every_word_once_and_keep_the_papers_order() -> None:
         "extremely",
     ]
     assert VOCABULARY.ids("punctuation") == tuple(VOCABULARY.id(mark) for mark in ".!?")
-
-
-def test_encode_folds_case_and_decode_glues_marks() -> None:
     ids = VOCABULARY.encode("carol STARTS  the model , Very good but she reviews the task, slightly bad!")
     assert VOCABULARY.decode(ids) == "Carol starts the model, very good but she reviews the task, slightly bad!"
     framed = torch.tensor([VOCABULARY.bos_id, *ids, VOCABULARY.eos_id, VOCABULARY.pad_id])
@@ -126,7 +120,7 @@ def sentences() -> list[list[str]]:
     return draw(8000)
 
 
-def test_every_sentence_is_in_the_grammar_and_its_pronoun_agrees(sentences: list[list[str]]) -> None:
+def test_sentences_are_in_the_grammar_and_the_array(sentences: list[list[str]]) -> None:
     adjective = "|".join(POSITIVE + NEGATIVE)
     phrase = rf"(slightly|moderately|very|extremely) ({adjective})"
     tail = rf"({'|'.join(VERBS)}) the ({'|'.join(OBJECTS)}) , {phrase}"
@@ -135,9 +129,6 @@ def test_every_sentence_is_in_the_grammar_and_its_pronoun_agrees(sentences: list
         assert whole.fullmatch(" ".join(words))
         if len(words) == 16:
             assert words[8] == VOCABULARY.pronoun_of[words[0]]
-
-
-def test_frame_of_the_array() -> None:
     ids_NT, lengths_N = generate_clauses(
         uncoupled_tables(**PAPER_WEIGHTS), word_table(), size=200, rng=np.random.default_rng(0), width=20
     )
@@ -206,12 +197,9 @@ def test_proportions_of_any_tables_fit_their_conditionals() -> None:
             assert fits(after, row(tables.polarity_next_CPP[c, p], ["+", "-"]))
 
 
-def test_held_out_words_are_never_drawn() -> None:
+def test_what_is_not_drawn() -> None:
     words = {word for sentence in draw(2000, without=HELD_OUT) for word in sentence}
     assert words.isdisjoint(HELD_OUT) and {"good", "pleasant", "bad", "poor"} <= words
-
-
-def test_outcomes_of_probability_zero_never_occur_and_certain_ones_always() -> None:
     tables = uncoupled_tables(
         second_clause_probability=1, intensifier_weights=PAPER_WEIGHTS["intensifier_weights"] | {"extremely": 0},
         punctuation_weights={".": 0, "!": 3, "?": 0},
@@ -219,9 +207,6 @@ def test_outcomes_of_probability_zero_never_occur_and_certain_ones_always() -> N
     words = draw(2000, tables=tables)
     assert {len(w) for w in words} == {16} and {w[-1] for w in words} == {"!"}
     assert not [w for w in words if "extremely" in w]
-
-
-def test_same_seed_same_sentences_and_a_smaller_corpus_is_the_start_of_a_larger_one() -> None:
     assert draw(100, 5) == draw(100, 5)
     assert draw(100, 5) != draw(100, 6)
     assert draw(300, 5)[:100] == draw(100, 5)
@@ -255,7 +240,7 @@ def test_tables_that_do_not_sum_to_one_are_refused() -> None:
 SUPERB = {"positive": ["superb"], "intensifier": {"incredibly": 0.9}, "subject": {"Frank": "he"}, "verb": ["sells"]}
 
 
-def test_added_words_take_their_place_and_the_paper_s_keep_their_order():
+def test_added_words_take_their_place():
     vocabulary = ClauseVocabulary(SUPERB, held_out=["superb"])
     assert len(vocabulary) == 45 and list(vocabulary.tokens[3:]) == sorted(vocabulary.tokens[3:])
     assert vocabulary.groups["adjective_positive"] == (*POSITIVE, "superb")
@@ -263,6 +248,10 @@ def test_added_words_take_their_place_and_the_paper_s_keep_their_order():
     assert (vocabulary.intensity["incredibly"], vocabulary.pronoun_of["Frank"]) == (0.9, "he")
     assert (vocabulary.polarity["superb"], vocabulary.held_out) == (1, ("superb",))
     assert vocabulary.decode(vocabulary.encode("frank SELLS the model, incredibly superb!"))
+    held_out = {"positive": ["superb"], "negative": []}
+    with pytest.raises(UserError, match=r"a new one is added with '\+data.words.positive=\[superb\]'"):
+        resolve_held_out(held_out, 0)
+    assert resolve_held_out(held_out, 0, ClauseVocabulary(SUPERB)) == ("superb",)
 
 
 def test_a_corpus_with_added_words_is_drawn_and_scored_by_its_own_tables():
@@ -311,10 +300,3 @@ def test_bad_added_words_are_refused_in_one_line(words, named):
     with pytest.raises(UserError, match=named) as caught:
         ClauseVocabulary(words)
     assert "\n" not in str(caught.value)
-
-
-def test_a_word_to_hold_out_that_the_corpus_lacks_says_how_it_is_added():
-    held_out = {"positive": ["superb"], "negative": []}
-    with pytest.raises(UserError, match=r"a new one is added with '\+data.words.positive=\[superb\]'"):
-        resolve_held_out(held_out, 0)
-    assert resolve_held_out(held_out, 0, ClauseVocabulary(SUPERB)) == ("superb",)

@@ -26,7 +26,6 @@ from lit_ctg.papers.semantic_fusion.lexicon import Lexicon, Speller
 from lit_ctg.papers.semantic_fusion.model import GatedFusion
 from lit_ctg.papers.semantic_fusion.portable import clause_tokenizer, portable
 from lit_ctg.run.build import instantiate
-from tests.conftest import WORDS, make_tokenizer
 
 ASKED: list[dict[str, float]] = [{}, {"pos_high": 1.0}, {"is_question": 1.0, "str_low": 0.5}, {"neg_low": 0.3}]
 
@@ -166,7 +165,7 @@ def test_a_text_gains_what_its_words_are_worth(pieces: Any) -> None:
     assert said.tolist() == pytest.approx(worth, abs=1e-9) and min(map(abs, worth)) > 0.2
 
 
-def test_the_first_token_of_words_gains_their_mean(pieces: Any) -> None:
+def test_the_first_token_of_words_gains_their_mean(pieces: Any, word_tokenizer: Any) -> None:
     control = steering(pieces)
     rule = control.rule(control.values({"to_polarity": [1.0, -0.5]}, 2), Prefix())
     gains_2V = rule(torch.tensor([pieces("was").input_ids] * 2), torch.zeros(2, len(pieces)))
@@ -181,6 +180,12 @@ def test_the_first_token_of_words_gains_their_mean(pieces: Any) -> None:
     expected = [blank.get(number, 0.0) * bool(pieces.decode([number]).strip()) for number in range(len(pieces))]
     assert gains_2V[0].tolist() == pytest.approx(expected, abs=1e-6)
     assert torch.equal(gains_2V[1], -0.5 * gains_2V[0])
+    control = LexiconSteering(LEXICON)
+    values = control.values({"strength": [None, 0, 1, 1], "to_blame": [1, 1, 0, None]}, 4)
+    assert control.off(values).tolist() == [False, True, True, True] and float(values["strength"][0]) == 2.0
+    foreign = LexiconSteering(Lexicon.of(["superb"], {"polarity": [1]}, [""]))
+    with pytest.raises(UserError, match="spells none of its words"):
+        foreign.bind(word_tokenizer)
 
 
 def test_blanks_and_bytes_of_a_character_gain_nothing() -> None:
@@ -200,15 +205,6 @@ def test_blanks_and_bytes_of_a_character_gain_nothing() -> None:
             assert all(text.replace("\ufffd", "").strip() for text in texts), (word, place, texts)
             got += float(gains_V[token])
         assert got == pytest.approx(gain), word
-
-
-def test_lexicon_steering_is_off_without_a_weight_and_tells_what_it_lacks(pieces: Any, word_tokenizer: Any) -> None:
-    control = LexiconSteering(LEXICON)
-    values = control.values({"strength": [None, 0, 1, 1], "to_blame": [1, 1, 0, None]}, 4)
-    assert control.off(values).tolist() == [False, True, True, True] and float(values["strength"][0]) == 2.0
-    foreign = LexiconSteering(Lexicon.of(["superb"], {"polarity": [1]}, [""]))
-    with pytest.raises(UserError, match="spells none of its words"):
-        foreign.bind(word_tokenizer)
 
 
 def allowed(rule: Any, ids_NT: list[list[int]], size: int) -> list[set[int]]:
@@ -307,20 +303,3 @@ def test_a_feature_channel_is_a_share_of_the_way_and_skips_padding(word_model: A
     assert torch.equal(found_BTD[3], embedded_BTD[3]) and torch.equal(padded_BTD[:, 0], embedded_BTD[:, 0])
     torch.testing.assert_close(newest_B1D, found_BTD[:, -1:])
     assert torch.equal(table(ids_BT), embedded_BTD)
-
-
-def test_after_a_tokenizer_that_does_not_fit_the_first_one_is_bound_again(
-    carried_controls: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    channel, tokenizer = carried_controls()["feature_channel"], make_tokenizer()
-    channel.bind(tokenizer)
-    finder = channel.bank.finder
-    channel.bind(tokenizer)
-    assert channel.bank.finder is finder, "it is spelled once"
-    with monkeypatch.context() as patch, pytest.raises(UserError, match="no such mark"):
-        patch.setattr(type(channel.bank), "_probe", lambda self: (_ for _ in ()).throw(UserError("no such mark")))
-        channel.bind(make_tokenizer((*WORDS, "other")))
-    channel.bind(tokenizer)
-    ids = torch.tensor([tokenizer(" good").input_ids])
-    assert channel.bank.finder(ids).tolist() == finder(ids).tolist()
-    assert len(channel.bank.finder.begins_V) == len(finder.begins_V)

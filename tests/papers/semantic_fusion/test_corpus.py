@@ -6,7 +6,6 @@ import copy
 import functools
 import itertools
 import math
-import pickle
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from omegaconf import OmegaConf
 
 from lit_ctg import config
 from lit_ctg.errors import UserError
-from lit_ctg.papers.semantic_fusion.corpus import ClauseCoupledDataModule, ClauseDataModule, coupled_tables
+from lit_ctg.papers.semantic_fusion.corpus import ClauseCoupledDataModule, ClauseDataModule
 from lit_ctg.papers.semantic_fusion.floor import EntropyFloor, Floor
 from lit_ctg.run.build import instantiate
 from tests.papers.semantic_fusion.conftest import HELD_OUT
@@ -52,14 +51,6 @@ def rows(datamodule: ClauseDataModule, split: str) -> np.ndarray:
     return datamodule.corpus(split)[0]
 
 
-@pytest.mark.parametrize("size", ["smoke", "small", "paper"])
-def test_sizes_of_the_configuration(size: str) -> None:
-    data = make(size=size)
-    train, val = {"smoke": (256, 64), "small": (2000, 600), "paper": (8000, 1200)}[size]
-    assert (len(rows(data, "train")), len(rows(data, "val")), len(rows(data, "test"))) == (train, val, val)
-    assert rows(data, "train").shape[1] == 28
-
-
 def test_held_out_words_by_regime() -> None:
     paper = {"wonderful", "excellent", "great", "terrible", "awful", "unpleasant"}
     assert set(make().held_out_words) == set(make(seed=7).held_out_words) == paper
@@ -88,9 +79,6 @@ def test_corpora_depend_on_the_seed_only_and_are_separate_streams() -> None:
     same_words = make(size="smoke", held_out={"positive": [], "negative": []}, train_size=200, val_size=200)
     for left, right in itertools.combinations(("train", "val", "test"), 2):
         assert (rows(same_words, left) == rows(same_words, right)).all(1).mean() < 0.1, (left, right)
-
-
-def test_a_fingerprint_is_of_all_sentences_and_words() -> None:
     data, changes = make(size="smoke"), {"val_size": 65, "train_size": 255, "seed": 112}
     assert make(size="smoke").fingerprint() == data.fingerprint()
     for name, value in changes.items():
@@ -100,9 +88,6 @@ def test_a_fingerprint_is_of_all_sentences_and_words() -> None:
         other = make(size="smoke", words={"positive": [word]}).fingerprint()
         assert other["vocabulary"] not in (data.fingerprint()["vocabulary"], changes.get("seen"))
         changes["seen"] = other["vocabulary"]
-
-
-def test_facts_and_texts_are_those_of_their_split() -> None:
     data = make(size="smoke")
     for split in ("train", "val", "test"):
         ids_NT, lengths_N = data.corpus(split)
@@ -158,17 +143,7 @@ def test_corpus_transform_is_called_once_a_split_on_all_sentences() -> None:
     assert "length_B" not in batches(data.val_dataloader())[0]
 
 
-def test_stages_prepare_what_they_need() -> None:
-    seen: list[int] = []
-    data = make(size="smoke", val_size=40)
-    data.corpus_transform = lambda ids_NT, lengths_N: seen.append(len(ids_NT)) or {}
-    data.setup("test")
-    assert seen == [40]
-    data.setup(None)
-    assert sorted(seen) == [40, 40, 256]
-
-
-def test_a_trainer_runs_epochs_in_the_samplers_order(tiny: Any, trainer_of: Any) -> None:
+def test_the_order_of_training_is_the_samplers(tiny: Any, trainer_of: Any) -> None:
     class Watch(Callback):
         def __init__(self) -> None:
             self.epochs: dict[int, list[int]] = {}
@@ -185,9 +160,6 @@ def test_a_trainer_runs_epochs_in_the_samplers_order(tiny: Any, trainer_of: Any)
     for epoch in range(3):
         stream = np.random.SeedSequence(111, spawn_key=(100, epoch))
         assert watch.epochs[epoch] == np.random.default_rng(stream).permutation(256).tolist()
-
-
-def test_a_training_order_of_its_own_leaves_the_corpus_alone() -> None:
     plain, own = make(size="smoke"), make(size="smoke", order_seed=3)
     assert np.array_equal(rows(plain, "train"), rows(own, "train"))
     for data in (plain, own):
@@ -197,14 +169,6 @@ def test_a_training_order_of_its_own_leaves_the_corpus_alone() -> None:
     assert sorted(itertools.chain(*orders[0])) == sorted(itertools.chain(*orders[1]))
     with pytest.raises(UserError, match="order_seed"):
         make(size="smoke", order_seed=-1)
-
-
-def test_module_can_be_pickled_and_workers_give_the_same() -> None:
-    data = make(size="smoke")
-    copy = pickle.loads(pickle.dumps(data))
-    copy.num_workers = 1
-    for left, right in zip(data.val_dataloader(), copy.val_dataloader(), strict=True):
-        assert torch.equal(left["input_ids_BT"], right["input_ids_BT"])
 
 
 def floor_of_the_sample(data: Any) -> EntropyFloor:
@@ -369,37 +333,6 @@ def test_sentence_probabilities_are_those_of_the_configuration(coupled: ClauseCo
     for row, length, nats in zip(ids_NT, lengths_N, coupled.sentence_nats(ids_NT).sum(1), strict=True):
         words = [coupled.vocabulary.tokens[i] for i in row[1 : length - 1]]
         assert nats == pytest.approx(-math.log(probability(words)), abs=1e-9)
-
-
-def test_tables_do_not_hang_on_the_order_of_their_entries() -> None:
-    def turned(table: Any) -> Any:
-        return {name: turned(table[name]) for name in reversed(table)} if isinstance(table, dict) else table
-
-    one, other = coupled_tables(**coupled_numbers()), coupled_tables(**turned(coupled_numbers()))
-    for name, table in vars(one).items():
-        assert np.array_equal(table, getattr(other, name)), name
-
-
-def test_every_conditional_sums_to_one_and_every_slot_is_coupled(coupled: ClauseCoupledDataModule) -> None:
-    t = coupled.tables
-    for table in (t.verb_SV, t.intensifier_next_II, t.polarity_next_CPP, t.punctuation_IPQ):
-        np.testing.assert_allclose(table.sum(-1), 1.0, atol=1e-12)
-        rows = table.reshape(-1, table.shape[-1])
-        assert len(np.unique(rows.round(6), axis=0)) > 1
-    assert (t.verb_SV.argmax(1) == [0, 1, 2, 3, 4]).all()  # five subjects, five favourites
-
-
-def test_sampled_mean_lies_around_the_exact_floor(coupled: ClauseCoupledDataModule) -> None:
-    for split, size in (("val", 20000), ("train", 500)):
-        nats_N = coupled.sentence_nats(coupled.corpus(split)[0], split).sum(1)
-        floor = coupled.entropy_floor(split).exact
-        assert len(nats_N) == size
-        assert abs(nats_N.mean() - floor.nats_per_sentence) < 4 * nats_N.std() / math.sqrt(size)
-
-
-def test_couplings_lower_the_floor_below_the_plain_corpus(coupled: ClauseCoupledDataModule) -> None:
-    assert coupled.entropy_floor().exact.nats_per_sentence < 10.8628 + 1.6 * math.log(10) - 1
-    assert coupled.entropy_floor().exact.tokens() == pytest.approx(13.8)
 
 
 def test_knowing_an_unseen_words_polarity_is_worth_a_stated_amount(coupled: ClauseCoupledDataModule) -> None:

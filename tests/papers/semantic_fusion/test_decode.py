@@ -30,11 +30,7 @@ from lit_ctg.papers.semantic_fusion.decode import (
     SteeringNumbers,
     build_grammar,
     group_mixture,
-    steer_adjective,
-    steer_intensifier,
-    steer_punctuation,
 )
-from lit_ctg.papers.semantic_fusion.model import GROUPS
 from lit_ctg.run.build import build_datamodule, build_model, instantiate
 
 VOCABULARY = ClauseVocabulary()
@@ -74,14 +70,11 @@ def spelled(row: list[int]) -> str:
     return " ".join(VOCABULARY.tokens[i] for i in row if i != VOCABULARY.pad_id)
 
 
-def test_one_clause_makes_clauses_of_the_paper_and_nothing_else():
+def test_grammars_make_clauses_of_the_paper_and_nothing_else():
     sentences = [spelled(row) for row in walks(one_clause(VOCABULARY), 300, 9).tolist()]
     assert all(ONE.fullmatch(s) for s in sentences)
     assert {word for s in sentences for word in s.split()} == set(VOCABULARY.tokens[1:]) - {"and", "but", "she", "he"}
     assert all(len(s.split()) == LENGTHS["one_clause"] for s in sentences)
-
-
-def test_two_clauses_have_a_pronoun_that_agrees():
     sentences = [spelled(row) for row in walks(two_clause(VOCABULARY), 600, 17).tolist()]
     assert all(TWO.fullmatch(s) for s in sentences)
     assert {word for s in sentences for word in s.split()} == set(VOCABULARY.tokens[1:])
@@ -185,20 +178,6 @@ def slow_mixture(scores: list[float], ids: tuple[int, ...], a: float, t: float) 
 # ---- controls ---------------------------------------------------------------------------------------------------
 
 
-def test_controls_become_plain_floats():
-    g = generator()
-    assert g.checked({"pos_high": 1, "is_question": np.float64(0.5)}) == {"pos_high": 1.0, "is_question": 0.5}
-    assert g.checked({}) == {} and {s.name for s in g.controls} == {n for names in GROUPS.values() for n in names}
-    assert g.state([g.checked({"pos_low": 0.2})], CHANNEL) == [{"pos_low": 0.2}]
-
-
-def test_routes_left_out_are_the_decodings_own():
-    g = generator()
-    assert g.generate(20, control=PRAISE, seed=0) == g.generate(20, control=PRAISE, routes=HARD, seed=0)
-    other = generator(routes=["channel"])
-    assert other.generate(20, control=PRAISE, seed=0) == g.generate(20, control=PRAISE, routes=CHANNEL, seed=0)
-
-
 def test_rows_derive_polarity_and_strength():
     rows = ControlRows.of(CONTROLS)
     np.testing.assert_allclose(rows.polarity_B, [0, 0.95, -0.95, 0.2, 0, 0])
@@ -230,17 +209,6 @@ def test_no_control_leaves_the_bare_scores_exactly(slot):
         mixture_rule(rows, otherwise=RuleList()),
     ):
         assert torch.equal(rule(prefix(slot, 2), scores), scores)
-
-
-def test_steering_functions_at_strength_zero_are_the_bare_scores_exactly():
-    scores, zero = random_scores(2, dtype=torch.float32), torch.zeros(2)
-    settings = {"positive_ids": POSITIVE, "negative_ids": NEGATIVE}
-    assert torch.equal(steer_adjective(scores, zero, boost=6.0, damp=3.0, **settings), scores)
-    assert torch.equal(steer_adjective(scores, zero + 0.5, boost=0.0, damp=0.0, **settings), scores)
-    marks = {"exclamation_id": V.id("!"), "question_id": V.id("?")}
-    assert torch.equal(steer_punctuation(scores, zero, zero + 1, zero, gain=2.8, **marks), scores)
-    assert torch.equal(steer_punctuation(scores, zero - 1, zero + 1, zero, gain=2.8, **marks), scores)
-    assert torch.equal(steer_intensifier(scores, zero, intensifier_ids=INTENSIFIERS, gain=1.2, offset=0.0), scores)
 
 
 def test_steering_intensifiers_has_no_effect_after_the_mask():
@@ -344,14 +312,6 @@ def test_mixture_rows_act_on_the_raw_scores_and_only_at_the_adjective():
     for slot in ("INTENS", "PUNCT"):
         ids = prefix(slot, len(CONTROLS))
         assert torch.equal(rule(ids, scores), inner(ids, scores))
-
-
-def test_the_mixture_holds_in_both_clauses():
-    ids = torch.tensor([[V.bos_id, *V.encode("Bob starts the model, very good but he cooks the meal, very")]])
-    rule = mixture_rule(ControlRows.of([{"pos_high": 1.0}]), otherwise=RuleList(), make_grammar=two_clause)
-    mass = rule(ids, random_scores(1)).softmax(-1)
-    np.testing.assert_allclose(mass[0, list(POSITIVE)].sum(), 1.0, atol=1e-12)
-    assert mass[0, list(POSITIVE)].min() > 0.97 / 5 - 1e-9
 
 
 @pytest.mark.parametrize("slot", ["INTENS", "ADJ", "PUNCT"])
@@ -482,14 +442,11 @@ def generator(model: nn.Module | None = None, **changes) -> ClauseGenerator:
     return ClauseDecoding(**settings(**changes)).generator(model or Toy(), CORPUS)
 
 
-def test_soft_control_moves_rates_without_forcing_them():
+def test_controls_move_the_rates_by_their_routes():
     weak = {"pos_high": 0.25}
     counts = [sum(c.polarity == "positive" for c in generator(top_p=1.0).generate(
         300, control=weak, routes=routes, seed=0)) for routes in (OFF, SOFT)]  # fmt: skip
     assert counts[0] + 20 < counts[1] < 300
-
-
-def test_channel_control_reaches_the_model_and_the_scores_are_left_alone():
     model = Toy()
     g = generator(model)
     on = g.generate(40, control={"pos_high": 1.0, "str_low": 0.3}, routes=CHANNEL, seed=0)
@@ -497,27 +454,6 @@ def test_channel_control_reaches_the_model_and_the_scores_are_left_alone():
     assert all(c.polarity == "positive" for c in on)
     g.generate(40, control={"pos_high": 1.0}, routes=HARD, seed=0)
     assert model.channels[-1] is None
-
-
-def test_no_control_is_the_same_on_every_path():
-    g = generator()
-    texts = [[c.text for c in g.generate(30, routes=p, seed=2)] for p in (OFF, SOFT, HARD)]
-    assert texts[0] == texts[1] == texts[2]
-    assert len(set(texts[0])) > 20
-
-
-def test_a_batch_of_different_controls_and_prompts_equals_single_calls():
-    g = generator(grammar="two_clause")
-    controls = [{}, PRAISE, QUESTION, {"pos_high": 0.4}, {"neg_high": 1.0}]
-    prompts = ["", "Carol starts the model,", "Bob", "dave cooks the meal, very good and he", "Eve trains"]
-    together = g.generate(5, prompts, controls, routes=HARD, seed=7)
-    alone = [g.generate(1, prompts[i], controls[i], routes=HARD, seed=7, rows=[i])[0] for i in range(5)]
-    assert together == alone
-    assert [c.text.startswith(p) for c, p in zip(together, prompts, strict=True) if p[:1].isupper()] == [True] * 3
-    assert together[3].text.startswith("Dave cooks the meal, very good and he ")
-
-
-def test_two_clauses_obey_a_control_in_both_clauses():
     clauses = generator(Toy(held_out=0.0), grammar="two_clause", top_p=1.0, temperature=1.5).generate(
         200, control=QUESTION, routes=HARD, seed=0
     )
@@ -525,6 +461,11 @@ def test_two_clauses_obey_a_control_in_both_clauses():
     long = [c for c in clauses if " she " in c.text or " he " in c.text]
     assert 10 < len(long) < 200
     assert all(c.ids[-1] == V.eos_id for c in clauses)
+    decoding, model = ClauseDecoding(**settings(baseline_top_k=1)), Toy(fusion=False)
+    g = decoding.generator(model, CORPUS)
+    assert len({c.text for c in g.generate(20, routes=OFF, seed=0)}) == 1  # top-k 1 is greedy; the baseline's alone
+    assert len({c.text for c in decoding.generator(Toy(), CORPUS).generate(20, routes=OFF, seed=0)}) > 1
+    assert all(c.polarity == "positive" for c in g.generate(20, control=PRAISE, routes=HARD, seed=0))
 
 
 def test_the_judge_counts_generated_words_only():
@@ -538,9 +479,6 @@ def test_the_judge_counts_generated_words_only():
         assert V.tokens[clause.adjective_id] == clause.adjective and clause.adjective in clause.text
         assert clause.held_out == (clause.adjective_id in HELD_OUT)
         assert clause.text == V.decode(clause.ids)
-
-
-def test_the_judge_takes_the_first_adjective_and_the_last_mark():
     g = generator(grammar="two_clause", max_tokens=30)
     assert g.max_new_tokens == 30, "a number that is given goes before the grammar's longest sentence"
     words = "Bob starts the model, very good! but he cooks the meal, very awful?"
@@ -548,14 +486,6 @@ def test_the_judge_takes_the_first_adjective_and_the_last_mark():
     assert (clause.adjective, clause.polarity, clause.punctuation, clause.held_out) == ("good", "other", "?", True)
     with pytest.raises(UserError, match=r"'model'.*state VERB"):
         g.prompt_ids("Bob model")
-
-
-def test_the_baseline_is_decoded_fairly():
-    decoding, model = ClauseDecoding(**settings(baseline_top_k=1)), Toy(fusion=False)
-    g = decoding.generator(model, CORPUS)
-    assert len({c.text for c in g.generate(20, routes=OFF, seed=0)}) == 1  # top-k 1 is greedy; the baseline's alone
-    assert len({c.text for c in decoding.generator(Toy(), CORPUS).generate(20, routes=OFF, seed=0)}) > 1
-    assert all(c.polarity == "positive" for c in g.generate(20, control=PRAISE, routes=HARD, seed=0))
 
 
 @pytest.mark.parametrize("regime", ["corrected", "as_published"])

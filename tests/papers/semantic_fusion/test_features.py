@@ -86,6 +86,10 @@ def test_the_bank_has_the_papers_order():
         "pos_low pos_med pos_high neg_low neg_med neg_high str_low str_med str_high "
         "coref_subject is_capitalized is_pronoun"
     )
+    for x in (0.0, 0.2, 0.37, 1.0):
+        for centre in (0.2, 0.6, 1.0):
+            value = membership(*(torch.tensor(v, dtype=torch.float64) for v in (x, centre, 0.35)))
+            assert float(value) == pytest.approx(0.9 ** (abs(x - centre) / 0.35), rel=1e-12)
 
 
 @pytest.mark.parametrize(("prefix_only", "slow"), [(False, slow_published), (True, slow_corrected)])
@@ -146,13 +150,6 @@ def test_roles_in_the_second_clause_exist_only_as_corrected(vocabulary):
     assert features(True, [ids])[0, second][:, columns].sum(0).tolist() == [1, 1, 1]
 
 
-def test_membership_is_equation_1():
-    for x in (0.0, 0.2, 0.37, 1.0):
-        for centre in (0.2, 0.6, 1.0):
-            value = membership(*(torch.tensor(v, dtype=torch.float64) for v in (x, centre, 0.35)))
-            assert float(value) == pytest.approx(0.9 ** (abs(x - centre) / 0.35), rel=1e-12)
-
-
 def test_a_neutral_token_has_high_polarity_membership():
     """Deviation 6: memberships lie in [.74, 1]."""
     neutral = memberships()(torch.zeros(1, 3))[0]
@@ -160,14 +157,11 @@ def test_a_neutral_token_has_high_polarity_membership():
     assert memberships()(torch.linspace(0, 1, 101)[:, None].expand(-1, 3)).min() > 0.73
 
 
-def test_learnable_memberships_start_at_the_fixed_ones():
+def test_learnable_memberships_start_fixed_stay_ordered_and_learn():
     scalars = torch.rand(50, 3)
     assert torch.allclose(memberships(True)(scalars), memberships(False)(scalars), atol=1e-5)
     assert not list(memberships(False).parameters())
     assert sum(p.numel() for p in memberships(True).parameters()) == 3 * (1 + 2 + 1)
-
-
-def test_learnable_memberships_stay_ordered_and_positive_under_any_parameters():
     torch.manual_seed(0)
     module = memberships(True)
     for _ in range(20):
@@ -175,18 +169,12 @@ def test_learnable_memberships_stay_ordered_and_positive_under_any_parameters():
             torch.nn.init.normal_(parameter, std=5.0)
         assert (module.temperature_31 > 0).all()
         assert (module.centres_33.diff(dim=1) > 0).all()
-
-
-def test_learnable_memberships_fall_off_on_both_sides_of_their_centre():
     module = memberships(True)
     x = torch.linspace(0, 1, 201)[:, None].expand(-1, 3)
     medium = module(x)[:, 1]
     centre = int(((x[:, 0] - module.centres_33[0, 1]).abs()).argmin())
     assert (medium[: centre + 1].diff() > 0).all()
     assert (medium[centre:].diff() < 0).all()
-
-
-def test_learnable_memberships_get_gradients():
     module = memberships(True)
     module(torch.rand(10, 3)).square().sum().backward()
     assert all(parameter.grad.abs().sum() > 0 for parameter in module.parameters())

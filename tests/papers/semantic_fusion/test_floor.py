@@ -45,7 +45,7 @@ def train() -> EntropyFloor:
     return entropy_floor(PAPER, word_table(HELD_OUT), trained(HELD_OUT), split="train")
 
 
-def test_perplexities_of_the_corpus_of_the_paper(val: EntropyFloor) -> None:
+def test_numbers_of_the_corpus_of_the_paper(val: EntropyFloor, train: EntropyFloor) -> None:
     found = {name: round(value, 3) for name, value in val.metrics().items()}
     assert found == {
         "perplexity": 2.869,
@@ -53,26 +53,12 @@ def test_perplexities_of_the_corpus_of_the_paper(val: EntropyFloor) -> None:
         "perplexity_seen_only": 2.497,
         "perplexity_seen_only_input_mask": 2.337,
     }
-
-
-def test_nats_and_tokens_of_the_corpus_of_the_paper(val: EntropyFloor, train: EntropyFloor) -> None:
     assert val.exact.nats_per_sentence == pytest.approx(10.8628 + 1.6 * math.log(10), abs=1e-4)
     assert train.exact.nats_per_sentence == pytest.approx(10.8628 + 1.6 * math.log(4), abs=1e-4)
     assert val.exact.tokens() == pytest.approx(13.8) and val.exact.tokens(mask="input") == pytest.approx(14.8)
     assert val.exact.tokens(seen_only=True) == pytest.approx(13.8 - 1.6 * 0.6)
     # 2.419 is measured: the cost of sampled sentences without held-out words
     assert train.exact.perplexity(mask="input") == pytest.approx(2.419, abs=2e-3)
-
-
-def test_units(val: EntropyFloor) -> None:
-    floor = val.exact
-    assert math.log(floor.perplexity()) * floor.tokens() == pytest.approx(floor.nats_per_sentence)
-    assert floor.nats_per_token(seen_only=True) * 12.84 == pytest.approx(floor.seen_nats_per_sentence)
-    with pytest.raises(ValueError, match="mask"):
-        floor.tokens(mask="both")
-
-
-def test_trained_words_only(val: EntropyFloor, train: EntropyFloor) -> None:
     assert val.trained_only.nats_per_sentence == math.inf
     assert val.trained_only.seen_nats_per_sentence < val.exact.seen_nats_per_sentence
     assert dataclasses.astuple(train.trained_only) == pytest.approx(dataclasses.astuple(train.exact))
@@ -196,13 +182,10 @@ def clauses(heads: tuple[str, ...]) -> list[str]:
     return [" ".join(words) for words in itertools.product(*slots)]
 
 
-def test_one_clause_sentences_sum_to_their_share() -> None:
+def test_sentences_sum_to_their_share() -> None:
     every = ids(*(f"{clause} {mark}" for clause in clauses(SUBJECTS) for mark in PUNCTUATION))
     assert len(every) == 5 * 5 * 5 * 4 * 10 * 3
     assert np.exp(-sentence_nats(every, TABLES, WORDS_PA).sum(1)).sum() == pytest.approx(0.3, rel=1e-12)
-
-
-def test_two_clause_sentences_sum_to_their_share() -> None:
     start = "Dave trains the meal , very unpleasant"
     rest = (f"{start} {c} he{tail} {q}" for c in ("and", "but") for tail in clauses(("",)) for q in PUNCTUATION)
     nats_NT = sentence_nats(ids(*rest), TABLES, WORDS_PA)
@@ -211,6 +194,12 @@ def test_two_clause_sentences_sum_to_their_share() -> None:
     assert given_start_N.sum() == pytest.approx(0.7, rel=1e-12)
     # the start costs the same whatever follows: nothing looks ahead
     assert np.ptp(nats_NT[:, :8], axis=0).max() == 0
+    only_PA = np.array([[1, 0, 0, 1, 0], [0, 0, 0, 0, 1]])  # good, pleasant; awful
+    row = ids(*(f"Eve cooks the task, very {adjective}." for adjective in ADJECTIVES))
+    mass = np.exp(-sentence_nats(row, TABLES, WORDS_PA, only_PA=only_PA)[:, 7])
+    weight = np.array([TABLES.polarity_P[0] / 4, TABLES.polarity_P[0] / 4, TABLES.polarity_P[1] / 3])
+    np.testing.assert_allclose(mass[[0, 3, 9]], weight / weight.sum())
+    assert mass.sum() == pytest.approx(1) and np.count_nonzero(mass) == 3
 
 
 def test_agrees_with_a_slow_reading_of_the_tables() -> None:
@@ -236,15 +225,6 @@ def test_agrees_with_a_slow_reading_of_the_tables() -> None:
             p |= {16: t.punctuation_IPQ[i2, a2 // 5, PUNCTUATION.index(w[16])]}
         expected = [-math.log(p.get(position, 1.0)) for position in range(25)]
         np.testing.assert_allclose(nats, expected, atol=1e-12)
-
-
-def test_conditioning_on_some_adjectives_renormalises_over_them() -> None:
-    only_PA = np.array([[1, 0, 0, 1, 0], [0, 0, 0, 0, 1]])  # good, pleasant; awful
-    row = ids(*(f"Eve cooks the task, very {adjective}." for adjective in ADJECTIVES))
-    mass = np.exp(-sentence_nats(row, TABLES, WORDS_PA, only_PA=only_PA)[:, 7])
-    weight = np.array([TABLES.polarity_P[0] / 4, TABLES.polarity_P[0] / 4, TABLES.polarity_P[1] / 3])
-    np.testing.assert_allclose(mass[[0, 3, 9]], weight / weight.sum())
-    assert mass.sum() == pytest.approx(1) and np.count_nonzero(mass) == 3
 
 
 @pytest.mark.parametrize(

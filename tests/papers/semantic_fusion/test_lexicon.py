@@ -157,14 +157,11 @@ class Pieces:
         return "".join(self.tokens[number] for number in ids).replace("\u2581", " ").strip()
 
 
-def test_what_begins_and_ends_a_word_is_read_from_the_text_of_its_tokens():
+def test_spellings_are_read_from_the_text_of_tokens(lexicon):
     speller = Speller(Pieces())
     assert not speller.by_word and speller.spell("good") == ((0,),)
     assert speller.spell("superb") == ()  # what is encoded is not the word
     assert speller.begins_V.tolist() == [True, False, True] and speller.ends_open_V.tolist() == [True, True, False]
-
-
-def test_a_spelling_that_is_not_the_word_is_none(lexicon):
     words, _, pieces = tokenizers()
     assert Speller(words).spell("wonderful") == ()  # unknown
     assert Speller(pieces).spell("superb")[0] == tuple(pieces.encode(" superb"))

@@ -23,7 +23,6 @@ from lit_ctg.papers.semantic_fusion.model import (
     auxiliary_head,
     auxiliary_loss,
     drop_and_replace,
-    fuse,
     hindsight,
     token_loss,
     uniformizer_loss,
@@ -64,6 +63,10 @@ def test_auxiliary_loss_is_equation_7(logits):
             p = 1 / (1 + math.exp(-z))
             total -= y * math.log(p) + (1 - y) * math.log(1 - p)
     assert float(auxiliary_loss(logits, features)) == pytest.approx(total / 400, rel=1e-9)
+    predicted, target = torch.randn(3, 4, requires_grad=True), torch.rand(3, 4, requires_grad=True)
+    auxiliary_loss(predicted, target).backward()
+    assert predicted.grad.abs().sum() > 0
+    assert target.grad is None
 
 
 def slow_uniformizer(logits: list[list[float]], targets: list[int]) -> float:
@@ -93,32 +96,6 @@ def test_uniformizer_is_equation_8(logits, allowed):
     assert float(uniformizer_loss(logits, targets, CLASSES)) == pytest.approx(expected, rel=1e-12, abs=1e-15)
 
 
-def test_uniformizer_weighs_classes_not_positions():
-    """One negative position counts as much as three positive ones."""
-    logits = torch.zeros(4, 10, dtype=torch.float64)
-    logits[3, 1] = 4.0
-    targets = torch.tensor([2, 5, 7, 3])
-    alone = uniformizer_loss(logits[3:], targets[3:], CLASSES)
-    assert float(uniformizer_loss(logits, targets, CLASSES)) == pytest.approx(float(alone) / 2)
-
-
-def test_uniformizer_is_zero_at_uniform_and_moves_only_the_class():
-    logits = torch.zeros(2, 10, dtype=torch.float64)
-    targets = torch.tensor([2, 1])
-    assert float(uniformizer_loss(logits, targets, CLASSES)) == pytest.approx(0.0, abs=1e-15)
-    free = torch.randn(2, 10, dtype=torch.float64, requires_grad=True)
-    uniformizer_loss(free, targets, CLASSES).backward()
-    assert set(free.grad[0].nonzero().flatten().tolist()) == set(POSITIVE)
-    assert set(free.grad[1].nonzero().flatten().tolist()) == set(NEGATIVE)
-
-
-def test_auxiliary_loss_teaches_the_prediction_not_the_target():
-    predicted, target = torch.randn(3, 4, requires_grad=True), torch.rand(3, 4, requires_grad=True)
-    auxiliary_loss(predicted, target).backward()
-    assert predicted.grad.abs().sum() > 0
-    assert target.grad is None
-
-
 DIM, FEATURES = 6, 22
 
 
@@ -145,13 +122,6 @@ def test_equals_the_equations(gate):
     assert torch.allclose(module(e, s), torch.tensor(expected, dtype=torch.float64), atol=1e-12)
 
 
-def test_an_open_gate_doubles_the_features_and_a_closed_one_leaves_them():
-    e, u = torch.randn(3, DIM), torch.randn(3, DIM)
-    assert torch.allclose(fuse(e, u, torch.ones(3, DIM)), e + 2 * u)
-    assert torch.allclose(fuse(e, u, torch.zeros(3, DIM)), e + u)
-    assert torch.allclose(fuse(e, u, None), e + u)
-
-
 @pytest.mark.parametrize(("features", "width"), [(22, 64), (40, 80)])
 def test_auxiliary_head_has_the_papers_width(features, width):
     head = auxiliary_head(DIM, features)
@@ -162,11 +132,8 @@ def test_auxiliary_head_has_the_papers_width(features, width):
 GROUP_OF = {name: group for group, names in GROUPS.items() for name in names}
 
 
-def test_the_groups_are_the_controllable_features():
-    assert set(GROUP_OF) == {n for n in NAMES if n.startswith(("pos_", "neg_", "str_"))} | {"is_question"}
-
-
 def test_a_named_group_is_replaced_whole_and_the_rest_stays():
+    assert set(GROUP_OF) == {n for n in NAMES if n.startswith(("pos_", "neg_", "str_"))} | {"is_question"}
     features = torch.rand(3, 22)
     controls = [{"pos_high": 0.95, "str_high": 0.9}, {}, {"is_question": 1.0, "neg_low": 0.2, "neg_high": 0.7}]
     changed = ChannelSetting.of_rows(controls, features).apply(features)
@@ -239,7 +206,7 @@ def test_always_dropped_and_never_dropped(p, moved):
     assert bool(torch.equal(out, features)) != moved
 
 
-def test_draws_come_from_the_own_generator_only():
+def test_draws_are_a_function_of_seed_and_epoch(make_module):
     features, asked = torch.rand(9, 4, 22), torch.ones(9, 4, 22)
 
     def draw(seed: int) -> torch.Tensor:
@@ -251,6 +218,19 @@ def test_draws_come_from_the_own_generator_only():
     assert torch.equal(before, torch.get_rng_state())
     assert torch.equal(first, draw(3))
     assert not torch.equal(first, draw(4))
+    draws = []
+    for seed, epoch in ((5, 0), (5, 1), (5, 0), (6, 0)):
+        module = make_module(seed=seed)
+        module.trainer = type("T", (), {"current_epoch": epoch})()
+        module.on_train_epoch_start()
+        draws.append(torch.rand(4, generator=module.channel_generator))
+    assert torch.equal(draws[0], draws[2])
+    assert not torch.equal(draws[0], draws[1])
+    assert not torch.equal(draws[1], draws[3]), "the next seed does not begin where this one's second epoch does"
+    make_module(fusion=False)
+    after_baseline = torch.rand(3)
+    make_module()
+    assert torch.equal(torch.rand(3), after_baseline)
 
 
 REGIMES = pytest.mark.parametrize("published", [True, False], ids=["as published", "corrected"])
@@ -276,7 +256,7 @@ def test_output_has_the_contracts_shapes_and_is_zero_at_padding(published, learn
     torch.testing.assert_close(output.aux_BTF[~padding], predicted)
 
 
-def test_the_network_reads_scaled_words_and_positions(make_module, model_batch):
+def test_the_network_reads_scaled_words_and_positions_and_its_head_is_tied(make_module, model_batch):
     module = make_module(fusion=False).eval()
     module.backbone.forward_packed = lambda hidden_ND, packing: hidden_ND
     batch = model_batch(module)
@@ -285,6 +265,11 @@ def test_the_network_reads_scaled_words_and_positions(make_module, model_batch):
     expected = 4.0 * module.embedding(batch["input_ids_BT"]) + module.position(place_BT)
     torch.testing.assert_close(read, expected[batch["mask_input_BT"]])
     assert len(module.position.table_TD) == 512
+    module = make_module().eval()
+    output = module(batch := model_batch(module))
+    mask = batch["mask_input_BT"]
+    assert torch.allclose(output.scores_BTV[mask], output.hidden_BTD[mask] @ module.embedding.weight.T, atol=1e-6)
+    assert not [name for name, _ in module.named_parameters() if "head" in name or "output" in name]
 
 
 @REGIMES
@@ -307,26 +292,11 @@ def test_baseline_and_fusion_of_one_seed_start_from_the_same_shared_values(publi
     assert not torch.equal(other["fuse.project.weight"], fusion["fuse.project.weight"])
 
 
-def test_building_the_fused_parts_leaves_the_dropout_stream_where_it_was(make_module):
-    make_module(fusion=False)
-    after_baseline = torch.rand(3)
-    make_module()
-    assert torch.equal(torch.rand(3), after_baseline)
-
-
 @REGIMES
 @pytest.mark.parametrize("std", [1.0, 0.02])
 def test_embedding_starts_at_the_asked_scale(published, std, make_module):
     weight = make_module(published, embedding_std=std).embedding.weight
     assert float(weight.detach().std()) == pytest.approx(std, rel=0.1)
-
-
-def test_the_head_is_tied(make_module, model_batch):
-    module = make_module().eval()
-    output = module(batch := model_batch(module))
-    mask = batch["mask_input_BT"]
-    assert torch.allclose(output.scores_BTV[mask], output.hidden_BTD[mask] @ module.embedding.weight.T, atol=1e-6)
-    assert not [name for name, _ in module.named_parameters() if "head" in name or "output" in name]
 
 
 @REGIMES
@@ -479,30 +449,6 @@ def test_a_step_does_not_change_the_state_it_takes(make_module):
         assert torch.equal(first, second)
 
 
-def test_channel_control_acts_on_its_row_only_and_on_nothing_it_does_not_name(make_module):
-    module = make_module().eval()
-    ids = torch.tensor([[1, 3], [1, 3], [1, 3]])
-
-    def scores(controls):
-        state = module.start(3, controls)
-        for column in ids.unbind(1):
-            out, state = module.step(column[:, None], state)
-        return out
-
-    plain = scores(None)
-    steered = scores([{}, {"pos_high": 0.9}, {"neg_high": 0.9}])
-    assert torch.equal(plain[0], steered[0])
-    assert not torch.allclose(plain[1], steered[1])
-    assert not torch.allclose(steered[1], steered[2])
-    assert torch.equal(scores([{}, {}, {}]), plain)
-
-
-def test_which_models_have_a_channel(make_module):
-    assert make_module().has_channel
-    assert not make_module(fusion=False).has_channel
-    assert not make_module(True).has_channel
-
-
 @pytest.mark.parametrize(("fusion", "aux"), [*itertools.product([True, False], ["current", "next"])])
 def test_corrected_passes_the_probe(fusion, aux, make_module, model_batch):
     module = make_module(fusion=fusion, auxiliary_target=aux).eval()
@@ -551,18 +497,6 @@ def test_it_learns(published, make_module, model_batch, tmp_path):
         assert torch.isfinite(parameter).all()
 
 
-def test_channel_draws_are_a_function_of_seed_and_epoch(make_module):
-    draws = []
-    for seed, epoch in ((5, 0), (5, 1), (5, 0), (6, 0)):
-        module = make_module(seed=seed)
-        module.trainer = type("T", (), {"current_epoch": epoch})()
-        module.on_train_epoch_start()
-        draws.append(torch.rand(4, generator=module.channel_generator))
-    assert torch.equal(draws[0], draws[2])
-    assert not torch.equal(draws[0], draws[1])
-    assert not torch.equal(draws[1], draws[3]), "the next seed does not begin where this one's second epoch does"
-
-
 def test_optimiser_follows_the_regime(make_module, tmp_path):
     for published, groups in ((True, 1), (False, 2)):
         module = make_module(published)
@@ -589,15 +523,12 @@ def test_features_of_a_control_reach_the_network_in_bank_order(make_module):
     assert float(features[1, COLUMN["str_low"]]) == pytest.approx(0.9 ** (0.2 / 0.35))
 
 
-def test_uniformizer_of_trained_words_says_nothing_of_the_held_out(make_module, vocabulary):
+def test_words_of_the_vocabulary_count_by_what_it_says_of_them(make_module, vocabulary):
     assert len(make_module().positive_ids) == 5
     known = ClauseVocabulary(held_out=("great", "terrible"))
     ids = make_module(vocabulary=known, uniformizer_words="trained").positive_ids.tolist()
     assert known.id("great") not in ids and len(ids) == 4
     assert len(make_module(vocabulary=known).positive_ids) == 5
-
-
-def test_an_added_intensifier_counts_by_its_strength():
     known = ClauseVocabulary({"intensifier": {"barely": 0.35, "rather": 0.65, "incredibly": 0.66}})
     for word, name in (("barely", "str_low"), ("rather", "str_med"), ("incredibly", "str_high"), ("very", "str_high")):
         ids_NT = torch.tensor([[1, *known.encode(f"Alice cooks the meal, {word} good."), 2]])

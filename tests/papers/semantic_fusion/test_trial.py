@@ -26,7 +26,6 @@ from lit_ctg.papers.semantic_fusion.trial import (
     LexiconTrial,
     MembershipRecord,
     PrefixEvaluation,
-    is_last_validation,
     prefix_scores,
 )
 from lit_ctg.statistics import newcombe_interval, wilson_interval
@@ -104,7 +103,7 @@ def fit(folder, callback, *, epochs=1, ckpt_path=None, seed=0):
     return trainer, model
 
 
-def test_every_controlled_rate_has_its_base_rate_beside_it():
+def test_every_controlled_rate_has_its_base_rate_and_interval_beside_it():
     callback = trial(n=40)
     results = run(callback, Toy())
     kinds = {
@@ -124,9 +123,6 @@ def test_every_controlled_rate_has_its_base_rate_beside_it():
             }
     assert set(results) == expected
     json.dumps(results)
-
-
-def test_rates_carry_wilson_intervals_and_gains_newcombe_intervals():
     results = run(trial(n=40), Toy())
     off, hard = results["control/off/positive/adjective"], results["control/hard/positive/adjective"]
     gain = results["control/hard/positive/adjective_gain"]
@@ -136,15 +132,14 @@ def test_rates_carry_wilson_intervals_and_gains_newcombe_intervals():
     assert gain["value"] == pytest.approx(1 - off["value"])
     assert gain["ci95"] == pytest.approx(newcombe_interval(40, 40, hits, 40))
     assert (off["unit"], off["direction"]) == ("rate", "higher")
-
-
-def test_hard_control_is_diagonal_and_its_absence_is_not():
     results = run(trial(n=40), Toy())
     for intended, other in (("positive", "negative"), ("negative", "positive")):
         assert results[f"control/hard/confusion/{intended}/{intended}"]["value"] == 40
         assert results[f"control/hard/confusion/{intended}/{other}"]["value"] == 0
     off = [results[f"control/off/confusion/positive/{realized}"]["value"] for realized in ("positive", "negative")]
     assert min(off) > 0 and sum(off) == 40
+    results = run(trial(), Toy(fusion=False))
+    assert {name.split("/")[1] for name in results} == {"off", "hard", "soft"}
 
 
 def test_held_out_hits_count_the_asked_polarity_only():
@@ -158,17 +153,6 @@ def test_held_out_hits_count_the_asked_polarity_only():
     assert results["control/off/positive/ood_hit"]["value"] == 1.0
     assert results["control/off/negative/ood_hit"]["value"] == 0.0
     assert results["control/off/negative/adjective"]["value"] == 0.0
-
-
-def test_the_channel_moves_the_rate_and_soft_control_does_too():
-    results = run(trial(n=60), Toy())
-    for path in ("channel", "soft"):
-        assert results[f"control/{path}/negative/adjective_gain"]["ci95"][0] > 0
-
-
-def test_a_baseline_has_no_channel_rows_but_all_others():
-    results = run(trial(), Toy(fusion=False))
-    assert {name.split("/")[1] for name in results} == {"off", "hard", "soft"}
 
 
 def test_trials_are_a_function_of_the_seed_and_no_two_share_their_noise():
@@ -194,18 +178,6 @@ def test_samples_are_kept_by_path_and_setting():
         assert (sum(untrained), len(untrained)) == (4 * 3 * 2, 2 * 4 * 3 * 2)
     hard = [s["text"] for s in callback.samples if s["path"] == "hard" and s["setting"] == "negative_question"]
     assert all(text.endswith("?") for text in hard)
-
-
-def test_a_few_samples_continue_the_prompt():
-    callback = trial(n=3, prompt="Carol starts the model,", samples_prompted=2)
-    run(callback, Toy(), prefix="untrained/")
-    assert not [s for s in callback.samples if "prompt" in s]
-    run(callback, Toy())
-    prompted = [s for s in callback.samples if "prompt" in s]
-    assert len(prompted) == 2 * 4 * 3
-    assert all(s["text"].startswith("Carol starts the model, ") for s in prompted)
-    asked = [s["text"] for s in prompted if (s["path"], s["setting"]) == ("hard", "negative_question")]
-    assert len(asked) == 2 and all(text.endswith("?") for text in asked)
 
 
 class Clerk:
@@ -428,26 +400,6 @@ def test_runs_on_the_last_validation_of_a_training_run_only(options, monkeypatch
     trainer.fit(Fixed(False), loader, loader)
     assert epochs == [2, 2, 2]
     assert float(trainer.callback_metrics[NAME]) == pytest.approx(callback.results[NAME]["value"], rel=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("changes", "last"),
-    [
-        ({}, False),
-        ({"fn": "validate"}, True),
-        ({"fn": "validate", "sanity_checking": True}, False),
-        ({"should_stop": True}, True),
-        ({"max_epochs": 3}, True),
-        ({"max_epochs": 4}, False),
-        ({"max_epochs": -1, "max_steps": 20}, True),
-        ({"max_epochs": None, "max_steps": 21}, False),
-    ],
-)
-def test_the_last_validation_is_told(changes, last):
-    """In the third epoch, after 20 steps."""
-    plain = {"sanity_checking": False, "should_stop": False, "max_epochs": 9, "max_steps": -1, "fn": "fit"} | changes
-    state = SimpleNamespace(fn=plain.pop("fn"))
-    assert bool(is_last_validation(SimpleNamespace(state=state, current_epoch=2, global_step=20, **plain))) is last
 
 
 def test_floors_of_the_data_module_go_into_the_record(tiny, trainer_of) -> None:
