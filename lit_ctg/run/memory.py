@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 CONTEXT = 512
 
 
-def _corpus(model: str, overrides: Sequence[str]) -> CorpusDataModule:
+def corpus_of(model: str, overrides: Sequence[str]) -> CorpusDataModule:
     """Return the corpus in the model's own tokens."""
     chosen = [] if any(word.startswith("data=") for word in overrides) else ["data=folder"]
     cfg = compose([*chosen, "data/tokenizer=huggingface", *overrides], experiment=False)
@@ -39,7 +39,7 @@ def _corpus(model: str, overrides: Sequence[str]) -> CorpusDataModule:
     return datamodule
 
 
-def _texts(corpus: CorpusDataModule, split: str, most: int | None = None) -> list[np.ndarray]:
+def texts_of(corpus: CorpusDataModule, split: str, most: int | None = None) -> list[np.ndarray]:
     """Return the ids of a split's first documents, about ``most`` tokens in all."""
     packed = corpus.prepare()
     texts, tokens = [], 0
@@ -79,8 +79,8 @@ def build(
     from lit_ctg.decoding.ngram import NgramModel
 
     register_ours()  # an exported model is one of ours
-    corpus = _corpus(model, overrides)
-    texts = _texts(corpus, "train")
+    corpus = corpus_of(model, overrides)
+    texts = texts_of(corpus, "train")
     vocabulary = corpus.vocabulary
     ngram = NgramModel.count(texts, len(vocabulary), order=order, smoothing=smoothing)
     memory = Memory(ngram, text=corpus.fingerprint()["text"])
@@ -130,13 +130,13 @@ def fit(
     found = load(memory)
     if not isinstance(found, Memory):
         raise UserError(f"{memory} holds a control of the kind {found.kind}, not a memory: build one first")
-    corpus = _corpus(model, overrides)
+    corpus = corpus_of(model, overrides)
     check_tokenizer(found, getattr(corpus.vocabulary, "engine", corpus.vocabulary.tokens))
     if corpus.fingerprint()["text"] != found.text:
         console.print("this text is not the one that was counted: see to it that none of it was", style="yellow")
     network = load_model(model, where="model").eval()
     context = min(context, int(getattr(network.config, "max_position_embeddings", None) or CONTEXT))
-    held_out, measured = _texts(corpus, "val", tokens), _texts(corpus, "test", tokens)
+    held_out, measured = texts_of(corpus, "val", tokens), texts_of(corpus, "test", tokens)
     # the weights are for decoding, where the tokenizer begins a prompt (with ``<s>``, say)
     engine = getattr(corpus.vocabulary, "engine", None)
     start = [] if engine is None else added_ids(engine)[0]

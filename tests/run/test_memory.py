@@ -18,7 +18,7 @@ from lit_ctg.cli import main as lit_ctg
 from lit_ctg.control import Control
 from lit_ctg.control.memory import Memory
 from lit_ctg.errors import UserError
-from lit_ctg.run.memory import _corpus, _texts
+from lit_ctg.run.memory import corpus_of, texts_of
 from tests.conftest import make_tokenizer
 
 
@@ -100,10 +100,10 @@ def test_a_model_is_measured_as_it_decodes(places: tuple[Path, Path], tmp_path: 
         assert lit_ctg(["memory", "fit", *own, f"memory={tmp_path / name / 'memory'}"]) == 0
         found[name] = json.loads((tmp_path / name / "memory" / "fit.json").read_text(encoding="utf-8"))["metrics"]
     assert found["plain"]["nats/ngram"]["n"] == found["begun"]["nats/ngram"]["n"]
-    datamodule = _corpus(str(tmp_path / "begun"), words)
+    datamodule = corpus_of(str(tmp_path / "begun"), words)
     total, count = 0.0, 0
     network = transformers.GPT2LMHeadModel.from_pretrained(model).eval()
-    for ids in _texts(datamodule, "test"):
+    for ids in texts_of(datamodule, "test"):
         if len(ids) > 1:
             assert len(ids) < 60, "one window"
             with torch.no_grad():

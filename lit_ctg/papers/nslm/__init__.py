@@ -5,6 +5,7 @@ Read ``model.py`` first; docs/papers/nslm.md says which equation is where.
 
 from lit_ctg.papers.nslm.classes import ClassTable, Recogniser, class_table, make_recogniser, read_classes
 from lit_ctg.papers.nslm.decode import MicroModelRule, word_texts
+from lit_ctg.papers.nslm.from_text import micro_models
 from lit_ctg.papers.nslm.micro_model import Blend, Density, MetricFunction, MicroModel
 from lit_ctg.papers.nslm.model import NSLMModule
 from lit_ctg.papers.nslm.occurrences import Evidence, Occurrences
@@ -24,6 +25,7 @@ __all__ = [
     "Selection",
     "class_table",
     "make_recogniser",
+    "micro_models",
     "read_classes",
     "select",
     "word_texts",

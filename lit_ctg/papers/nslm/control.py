@@ -14,6 +14,7 @@ member, C classes, S left-context states.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -53,9 +54,12 @@ from lit_ctg.papers.nslm.micro_model import (
 )
 from lit_ctg.papers.nslm.model import NSLMModule
 from lit_ctg.papers.nslm.occurrences import Carry, Contexts, ContextTracker
+from lit_ctg.statistics import ratio_interval
 
 AnyModel = MicroModel | Repeat | Blend
 # how text is split into words where a run of tokens is not a class member
+LEAST = -690.0  # log-probability of a member that the micro-model excludes
+LEAST_TEXTS = 5  # below it the interval of a saving is over positions
 PIECES = re.compile(r"\d[\d,]*(?:\.\d+)?|\w+|\S")
 
 
@@ -130,11 +134,11 @@ class MicroModels(Control):
             raise UserError(f"control {self.name} needs the tokenizer: Steered(model, controls, tokenizer=...)")
         return DealtOut(self.reader, values["strength"])
 
-    @torch.no_grad()
     def fit_strength(self, model: Any, tokenizer: Any, texts: Iterable[str]) -> dict[str, float]:
         """Find the weight that makes the user's held-out texts most likely, and make it the default.
 
-        Only positions where the micro-models change something count; the weight of the mixture is found by EM.
+        Only positions where the micro-models change something count; the weight of the mixture is found by EM. It is 0
+        where the interval of the saving includes 0.
 
         Args:
             model: the language model.
@@ -142,17 +146,39 @@ class MicroModels(Control):
             texts: one document each, truncated to the model's positions.
 
         Returns:
-            ``strength``, ``nats`` saved per position compared with the model alone, ``places``.
+            See ``saving``.
 
         Raises:
             UserError: no text has such a position.
         """
+        log_N2 = self._log_pairs(model, tokenizer, texts)
+        self.weight = float(mixture_weights(np.concatenate(log_N2))[0])
+        found = _saving(log_N2, self.weight)
+        if found["low"] <= 0:
+            self.weight = 0.0
+            found = _saving(log_N2, self.weight)
+        return found
+
+    def saving(self, model: Any, tokenizer: Any, texts: Iterable[str]) -> dict[str, float]:
+        """Return what the micro-models save at their default strength.
+
+        Args and Raises: see ``fit_strength``.
+
+        Returns:
+            ``strength``; ``nats`` saved per position compared with the model alone, with the bounds ``low`` and
+            ``high`` of its 95% interval over texts (over positions below 5 texts); ``places``, the positions.
+        """
+        return _saving(self._log_pairs(model, tokenizer, texts), self.weight)
+
+    @torch.no_grad()
+    def _log_pairs(self, model: Any, tokenizer: Any, texts: Iterable[str]) -> list[np.ndarray]:
+        """Return log-probabilities [N, 2] of each text's tokens that the micro-models change: theirs, the model's."""
         self.bind(tokenizer)
         assert self.reader is not None
         rule = DealtOut(self.reader, torch.ones(1, dtype=torch.float64))
         start, _ = added_ids(tokenizer)
         most = getattr(model.config, "max_position_embeddings", None)
-        pairs: list[list[float]] = []
+        found = []
         for text in texts:
             # as in decoding, where the tokenizer begins a prompt (with ``<s>``, say)
             ids = (start + text_ids(tokenizer, [text])[0])[:most]
@@ -160,21 +186,19 @@ class MicroModels(Control):
                 continue
             ids_1T = torch.tensor([ids], device=like_inputs(model).device)
             log_TV = model(input_ids=ids_1T).logits[0].double().log_softmax(-1)
+            pairs = []
             for place in range(max(1, len(start)), len(ids)):
                 dealt_1V = rule(ids_1T[:, :place], log_TV[place - 1 : place])
                 both = [float(dealt_1V[0, ids[place]]), float(log_TV[place - 1, ids[place]])]
                 if abs(both[0] - both[1]) > 1e-9:
                     pairs.append(both)
-        if not pairs:
+            if pairs:
+                found.append(np.array(pairs))
+        if not found:
             raise UserError(
                 f"control {self.name}: the texts hold no member of {', '.join(c.name for c in self.classes)}"
             )
-        log_N2 = np.array(pairs)
-        share = mixture_weights(log_N2)
-        self.weight = float(share[0])
-        with np.errstate(divide="ignore"):
-            mixed_N = np.logaddexp(log_N2[:, 0] + np.log(share[0]), log_N2[:, 1] + np.log(share[1]))
-        return {"strength": self.weight, "nats": float((mixed_N - log_N2[:, 1]).mean()), "places": float(len(pairs))}
+        return found
 
     def config(self) -> dict[str, Any]:
         others = {"others": self.others} if self.others else {}
@@ -222,6 +246,21 @@ class MicroModels(Control):
         # older bundles have no other words
         others = {str(word): int(count) for word, count in config.get("others", {}).items()}
         return cls(classes, weight=config["weight"], others=others)
+
+
+def _saving(log_N2: Sequence[np.ndarray], weight: float) -> dict[str, float]:
+    """Return ``MicroModels.saving`` of log-probabilities [N, 2] by text."""
+    with np.errstate(divide="ignore"):
+        gains = [np.logaddexp(own[:, 0] + np.log(weight), own[:, 1] + np.log1p(-weight)) - own[:, 1] for own in log_N2]
+    units = gains if len(gains) >= LEAST_TEXTS else np.concatenate(gains)[:, None]
+    total_U, count_U = np.array([[unit.sum(), len(unit)] for unit in units]).T
+    interval = ratio_interval(
+        total=float(total_U.sum()), count=float(count_U.sum()), total_sq=float((total_U**2).sum()),
+        cross=float((total_U * count_U).sum()), count_sq=float((count_U**2).sum()), rows=len(units),
+    )  # fmt: skip
+    nats = float(total_U.sum() / count_U.sum())
+    low, high = interval or (-math.inf, math.inf)
+    return {"strength": weight, "nats": nats, "low": low, "high": high, "places": float(count_U.sum())}
 
 
 # micro-models as plain values -----------------------------------------------------------------------------------------
@@ -360,7 +399,7 @@ class WordReader:
         vocabulary: the tokenizer.
 
     Raises:
-        UserError: the tokenizer cannot spell any member of any class.
+        UserError: the tokenizer cannot spell any member of a class.
     """
 
     def __init__(self, control: MicroModels, vocabulary: HuggingFaceTokenizer) -> None:
@@ -379,9 +418,9 @@ class WordReader:
         self.first_W = np.cumsum([0, *(len(each.texts) for each in self.classes)])
         forms = ("",) if self.by_word else (" ", "")
         spelled = [self._spell(blank) for blank in forms]
-        if not any(ways for form in spelled for ways in form):
-            names = ", ".join(each.name for each in self.classes)
-            raise UserError(f"control {control.name}: the tokenizer spells no member of its classes ({names})")
+        for number, each in enumerate(self.classes):
+            if not any(ways for form in spelled for ways in form[self.first_W[number] : self.first_W[number + 1]]):
+                raise UserError(f"control {control.name}: the tokenizer spells no member of the class {each.name}")
         begins_V, open_V = torch.tensor(begins), torch.tensor(open_)
         # behind the members their other spellings, which are read and never dealt out: the second of a member's two
         # would double its share
@@ -535,7 +574,8 @@ class WordReader:
         known = self._asked[1]
         if number not in known:
             evidence = contexts.evidence(number, np.ones_like(contexts.state_BT, dtype=bool))
-            known[number] = np.exp(self.classes[number].model.log_prob(evidence)[-1])
+            # 0 would leave a member what the model gives it
+            known[number] = np.exp(np.maximum(self.classes[number].model.log_prob(evidence)[-1], LEAST))
         return known[number]
 
 

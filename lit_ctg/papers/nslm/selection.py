@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from lit_ctg.core.result import MetricResult
+from lit_ctg.errors import UserError
 from lit_ctg.papers.nslm.classes import ClassMembers, ClassTable, candidate
 from lit_ctg.papers.nslm.micro_model import (
     DENSITIES,
@@ -167,8 +168,10 @@ def select(
         repeat: also try every pair combined with repetition (ours; see ``Repeat``).
 
     Raises:
-        UserError: a class does not occur in training text.
+        UserError: no class, or one that does not occur in training text.
     """
+    if not table.classes:
+        raise UserError("no class has a member in this vocabulary: fit on text with papers.nslm.micro_models instead")
     models: dict[str, AnyModel] = {}
     trials: list[Trial] = []
     blends: dict[str, float] = {}

@@ -195,7 +195,7 @@ def words_tokenizer(*words: str) -> Any:
 
 
 def test_a_tokenizer_that_spells_no_member_is_told() -> None:
-    with pytest.raises(UserError, match="spells no member of its classes"):
+    with pytest.raises(UserError, match="spells no member of the class"):
         micro_models().bind(words_tokenizer("it"))
 
 

@@ -1,0 +1,91 @@
+"""Micro-models from classes and texts alone: no run, no vocabulary of words, any tokenizer.
+
+    classes = {"year": make_recogniser("year", {"pattern": "1[0-9]{3}|20[0-9]{2}", "metrics": ["difference"],
+                                                "densities": ["gaussian", "mixture"]})}
+    control = micro_models(classes, train, validation)
+    control.fit_strength(model, tokenizer, validation)
+
+Texts are split into words as the control splits a prefix (``control.PIECES``). The control spells the members in the
+model's tokens. A vocabulary of words is the case of one token a member.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from lit_ctg.errors import UserError
+from lit_ctg.papers.nslm.classes import ListRecogniser, Recogniser, class_table
+from lit_ctg.papers.nslm.control import PIECES, MicroModels, carried
+from lit_ctg.papers.nslm.corpus import JOINER
+from lit_ctg.papers.nslm.occurrences import Occurrences
+from lit_ctg.papers.nslm.selection import select
+
+# whole numbers below this are words of the vocabulary whether or not a text has them
+NUMBERS = 3000
+
+
+def micro_models(
+    classes: Mapping[str, Recogniser],
+    train: Iterable[str],
+    validation: Iterable[str],
+    *,
+    blend: bool = True,
+) -> MicroModels:
+    """Fit the micro-models of classes on texts; call ``fit_strength`` of the result with a model for its strength.
+
+    Members are the words of the texts and the whole numbers below ``NUMBERS`` that a class recognises, and the members
+    that a class lists. A listed member of several words is one word.
+
+    Args:
+        classes: by name, the first match first.
+        train: one document each; the micro-models are fitted on them.
+        validation: one document each; the pair of metric and density is chosen on them.
+        blend: mix all pairs of a class; False: the best pair, as the paper.
+
+    Raises:
+        UserError: a class has no member, or no text has one.
+    """
+    phrases = {
+        member.replace(JOINER, " "): member.replace(" ", JOINER)
+        for each in classes.values()
+        if isinstance(each, ListRecogniser)
+        for member in each.members
+    }
+    documents = [[_words(text, phrases) for text in texts] for texts in (train, validation)]
+    counts = Counter(word for texts in documents for words in texts for word in words)
+    tokens = list(dict.fromkeys([*counts, *phrases.values(), *map(str, range(NUMBERS))]))
+    place = {word: number for number, word in enumerate(tokens)}
+    streams = [_stream(texts, place) for texts in documents]
+    table = class_table(tokens, classes.values())
+    found = Occurrences.from_documents(*streams[0], table)
+    seen = {table.names[number] for number in found.class_N}
+    if missing := [name for name in classes if name not in seen]:
+        raise UserError(
+            f"class {missing[0]}: no training text has a member; give texts that have some, or other members"
+        )
+    held_out = Occurrences.from_documents(*streams[1], table)
+    models = select(table, found, held_out, blend=blend).models
+    letters = {text[:1] for members in table.classes for text in members.tokens}
+    others = {
+        word: count for word, count in counts.items() if word[:1] in letters and not table.any_class_V[place[word]]
+    }
+    class_N = {name: float((found.class_N == number).sum()) for number, name in enumerate(table.names)}
+    return MicroModels(carried(table, models, class_N), others=others)
+
+
+def _words(text: str, phrases: Mapping[str, str]) -> list[str]:
+    several = sorted((phrase for phrase in phrases if " " in phrase), key=len, reverse=True)
+    if several:
+        pattern = re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, several))})(?!\w)")
+        text = pattern.sub(lambda match: phrases[match[0]], text)
+    return PIECES.findall(text)
+
+
+def _stream(texts: Sequence[Sequence[str]], place: Mapping[str, int]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ids of all documents and where each begins."""
+    ids_T = np.array([place[word] for words in texts for word in words], dtype=np.int64)
+    return ids_T, np.cumsum([0, *map(len, texts)])[:-1]
