@@ -30,21 +30,17 @@ class ByteBPETokenizer(Tokenizer):
 
     def __init__(self) -> None:
         super().__init__()
-        self._engine: Any = None
-
-    @property
-    def engine(self) -> Any:
-        """The underlying ``tokenizers.Tokenizer``; None before there is a vocabulary."""
-        return self._engine
+        # a ``tokenizers.Tokenizer`` once there is a vocabulary
+        self.engine: Any = None
 
     def _take(self, engine: Any) -> None:
-        self._engine = engine
+        self.engine = engine
         table = engine.get_vocab()
         self._fill(sorted(table, key=table.__getitem__))
         self.bos_id = self.eos_id = table.get(END)
 
     def state(self) -> dict[str, Any]:
-        return {"engine": self._engine.to_str()}
+        return {"engine": self.engine.to_str()}
 
     def restore(self, state: dict[str, Any]) -> None:
         import tokenizers
@@ -52,15 +48,15 @@ class ByteBPETokenizer(Tokenizer):
         self._take(tokenizers.Tokenizer.from_str(state["engine"]))
 
     def encode(self, text: str) -> list[int]:
-        self._engine.encode_special_tokens = True  # a copy of the engine has forgotten it
-        return self._engine.encode(text).ids
+        self.engine.encode_special_tokens = True  # a copy of the engine has forgotten it
+        return self.engine.encode(text).ids
 
     def decode(self, ids: Iterable[int]) -> str:
-        return self._engine.decode([int(number) for number in ids], skip_special_tokens=False)
+        return self.engine.decode([int(number) for number in ids], skip_special_tokens=False)
 
     def _pack(self, chunks: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
-        self._engine.encode_special_tokens = True
-        encodings = self._engine.encode_batch_fast([chunk.decode() for chunk in chunks])
+        self.engine.encode_special_tokens = True
+        encodings = self.engine.encode_batch_fast([chunk.decode() for chunk in chunks])
         ids = itertools.chain.from_iterable(encoding.ids for encoding in encodings)
         lengths_D = np.fromiter(map(len, encodings), dtype=np.int64, count=len(encodings))
         return np.fromiter(ids, dtype=self.dtype, count=int(lengths_D.sum())), lengths_D

@@ -128,8 +128,7 @@ class CorpusDataModule(Checked, LightningDataModule, abc.ABC):
         self.document_end, self.max_documents = document_end, max_documents
         self.sample_size, self.sample_seed = sample_size, sample_seed
         self.vocabulary_splits: tuple[str, ...] = tuple(vocabulary_splits)
-        self.num_workers = num_workers
-        self.vary_length, self.evaluation_streams = vary_length, evaluation_streams
+        self.num_workers, self.vary_length, self.evaluation_streams = num_workers, vary_length, evaluation_streams
         self.packed: PackedCorpus | None = None
         # called with (file, bytes so far, bytes in total) while the hub is read
         self.fetching: Callable[[str, int, int | None], None] | None = None
@@ -229,19 +228,14 @@ class CorpusDataModule(Checked, LightningDataModule, abc.ABC):
         if self.packed is None:
             identity = self.identity()
             folder = self.cache_root / "packed" / f"{self.name}-{identity_key(identity)}"
-            readers: dict[str, Callable[[], Iterator[Document]]] = {
-                split: functools.partial(self.documents, split) for split in self.splits
-            }
+            readers = {split: functools.partial(self.documents, split) for split in self.splits}
             self.packed = ensure_packed(folder, readers, self.tokenizer, identity, **self.packing(), progress=progress)
         return self.packed
 
     def packing(self) -> dict[str, Any]:
         """Return the options of ``packing.pack``."""
-        return {
-            "end_documents": self.document_end,
-            "columns": self.columns,
-            "vocabulary_splits": self.vocabulary_splits,
-        }
+        options = {"end_documents": self.document_end, "columns": self.columns}
+        return options | {"vocabulary_splits": self.vocabulary_splits}
 
     def prepare_data(self) -> None:
         """Make the packed corpus (Lightning calls this in one process per machine)."""
@@ -268,21 +262,19 @@ class CorpusDataModule(Checked, LightningDataModule, abc.ABC):
 
     def batches(self, split: str) -> PackedBatches:
         """Return the batches of a split; evaluation covers every token once (except with windows_everywhere)."""
+        packed, train, way = self.prepare(), split == "train", self.batching
         options: dict[str, Any] = {"length": self.length, "batch_size": self.batch_size}
         options["documents"] = self.with_documents
-        packed = self.prepare()
-        if self.batching == "streams":
-            vary = self.vary_length and split == "train"
-            if split != "train":
-                options["batch_size"] = self.evaluation_streams or self.batch_size
+        if way == "streams":
+            options["batch_size"] = self.batch_size if train else self.evaluation_streams or self.batch_size
+            vary = self.vary_length and train
             return StreamBatches(packed, split, vary=vary, seed=self.seed, **options, **self._place())
-        if self.batching == "whole_batches" and split == "train":
+        if way == "whole_batches" and train:
             return WholeBatches(packed, split, **options)
         options["by_source"] = self.by_source
-        if self.batching == "equal_windows" and split == "train":
-            return RandomWindows(packed, split, steps=self.steps_per_epoch, seed=self.seed, equal=True, **options)
-        if self.batching == "windows_everywhere" or (self.batching == "windows" and split == "train"):
-            return RandomWindows(packed, split, steps=self.steps_per_epoch or 0, seed=self.seed, **options)
+        if way == "windows_everywhere" or (train and way in ("windows", "equal_windows")):
+            equal = way == "equal_windows"
+            return RandomWindows(packed, split, steps=self.steps_per_epoch, seed=self.seed, equal=equal, **options)
         return ConsecutiveBatches(packed, split, **options)
 
     def _place(self) -> dict[str, int]:
@@ -291,8 +283,8 @@ class CorpusDataModule(Checked, LightningDataModule, abc.ABC):
 
     def _loader(self, split: str, **order: Any) -> ResumableLoader:
         # streams are distributed over the processes by row, everything else by batch
-        dealt: dict[str, Any] = {} if self.batching == "streams" else self._place()
-        return ResumableLoader(self.batches(split), num_workers=self.num_workers, **order, **dealt)
+        place: dict[str, Any] = {} if self.batching == "streams" else self._place()
+        return ResumableLoader(self.batches(split), num_workers=self.num_workers, **order, **place)
 
     def train_dataloader(self) -> ResumableLoader:
         shuffle = self.shuffle and self.batching in ("chunks", "whole_batches")

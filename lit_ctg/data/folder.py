@@ -190,9 +190,8 @@ class FolderDataModule(CorpusDataModule):
     def _range(self, label: str, split: str) -> tuple[int, int]:
         """Return the first document and the end of a split: the training part first, the test part last."""
         count = self._cut(label)[1]
-        shares = (self.val_fraction, self.test_fraction)
-        val, test = (max(1, round(share * count)) if share else 0 for share in shares)
-        # rounding may leave nothing to train on; then the larger part gives (``_cut`` has seen to one for each)
+        val, test = (max(1, round(share * count)) if share else 0 for share in (self.val_fraction, self.test_fraction))
+        # rounding may leave nothing to train on; then the larger part shrinks (``_cut`` has checked the count)
         while val + test >= count:
             val, test = (val - 1, test) if val >= test else (val, test - 1)
         first_val = count - val - test

@@ -27,16 +27,6 @@ SET_CACHE = "free the disk or set data.cache_root=<another folder>"
 Progress = Callable[[str, int, int | None], None]
 
 
-def check_revision(repository: str, revision: str | None) -> str:
-    """Return ``revision`` if it is a full commit hash; a branch or an empty value could change during a run."""
-    if revision is None or not re.fullmatch(r"[0-9a-f]{40}", revision):
-        raise UserError(
-            f"{repository}: revision '{revision}' is not a commit hash; pin it: data.revision=<the 40 hex digits that "
-            f"its page on the hub shows under Files>, or {ALTERNATIVES}"
-        )
-    return revision
-
-
 def require_network(what: str) -> None:
     """Raise a ``UserError`` naming both alternatives if the environment forbids the network."""
     if name := offline():
@@ -63,7 +53,11 @@ class HubFiles:
         kind: str = "dataset",
         endpoint: str | None = None,
     ) -> None:
-        self.repository, self.revision = repository, check_revision(repository, revision)
+        # a branch or an empty value could change during a run
+        if revision is None or not re.fullmatch(r"[0-9a-f]{40}", revision):
+            raise UserError(f"{repository}: revision '{revision}' is not a commit hash; pin it: data.revision=<the 40 "
+                            f"hex digits that its page on the hub shows under Files>, or {ALTERNATIVES}")  # fmt: skip
+        self.repository, self.revision = repository, revision
         self.kind, self.endpoint = kind, endpoint or os.environ.get("HF_ENDPOINT") or None
         self.folder = cache_root(root) / "hub"
         self.listing = self.folder / "listings" / f"{kind}s--{repository.replace('/', '--')}-{self.revision}.json"
@@ -74,20 +68,17 @@ class HubFiles:
 
         Raises ``UserError`` for a missing repository, revision or file, a wrong checksum, and in offline mode.
         """
-        here = self._here(pattern)
-        if here is not None:
+        if (here := self._here(pattern)) is not None:
             return here
         require_network(f"{self.what} {pattern}")
         with locked(self.listing.with_suffix(".lock"), remedy=SET_CACHE):
             known = self._known()
             listed = known.get(pattern) or self._listed(pattern)
-            paths, known[pattern] = [], {}
-            for name, stated in listed.items():
-                path = self._download(name, progress)
-                known[pattern][name] = _check(path, stated, "the file changed or was damaged on its way")
-                paths.append(path)
+            paths = {name: self._download(name, progress) for name in listed}
+            reason = "the file changed or was damaged on its way"
+            known[pattern] = {name: _check(path, listed[name], reason) for name, path in paths.items()}
             write_atomic(self.listing, json.dumps(known, indent=1, sort_keys=True) + "\n", remedy=SET_CACHE)
-        return paths
+        return list(paths.values())
 
     def checksum(self, patterns: Sequence[str]) -> str:
         """Return one line that identifies the content behind ``patterns``, for the key of the packed cache."""
@@ -100,11 +91,9 @@ class HubFiles:
         """Return the paths if all files are in the cache with the right checksums."""
         import huggingface_hub
 
-        listed = self._known().get(pattern)
-        if not listed:
-            return None
+        listed = self._known().get(pattern, {})
         paths = [huggingface_hub.try_to_load_from_cache(self.repository, name, **self._place()) for name in listed]
-        if not all(isinstance(path, str) for path in paths):
+        if not paths or not all(isinstance(path, str) for path in paths):
             return None
         for path, digest in zip(paths, listed.values(), strict=True):
             _check(Path(path), digest, "it changed since it was fetched")
@@ -114,14 +103,11 @@ class HubFiles:
         return {"cache_dir": self.folder, "revision": self.revision, "repo_type": self.kind}
 
     def _download(self, name: str, progress: Progress | None) -> Path:
-        import huggingface_hub
+        from huggingface_hub import hf_hub_download
 
+        options = {"endpoint": self.endpoint, "tqdm_class": _bar(name, progress), **self._place()}
         with self._talking():
-            bar = _bar(name, progress)
-            path = huggingface_hub.hf_hub_download(
-                self.repository, name, endpoint=self.endpoint, tqdm_class=bar, **self._place()
-            )
-        return Path(path)
+            return Path(hf_hub_download(self.repository, name, **options))
 
     def _listed(self, pattern: str) -> dict[str, str]:
         """Ask the hub for the matching files of the commit, each with its stated checksum."""

@@ -20,9 +20,9 @@ import lzma
 import math
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any
 
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.files import Unpacked, check_regular
@@ -91,18 +91,12 @@ def open_bytes(path: str | Path) -> IO[bytes]:
     check_regular(path)
     if path.suffix not in PACKED_SUFFIXES[1:]:
         return open(path, "rb")
-    return io.BufferedReader(Unpacked(_unpacking(path), path), 2**17)
-
-
-def _unpacking(path: Path) -> IO[bytes]:
-    if path.suffix == ".xz":
-        return lzma.open(path, "rb")
-    if path.suffix == ".gz":
-        return cast("IO[bytes]", gzip.open(path, "rb"))
     import pyarrow
 
-    # it notices a missing end
-    return pyarrow.CompressedInputStream(pyarrow.OSFile(str(path)), "zstd")
+    # pyarrow notices a missing end
+    openers: dict[str, Callable[[str], Any]] = {".xz": lzma.open, ".gz": gzip.open}
+    opened = openers.get(path.suffix, lambda name: pyarrow.CompressedInputStream(pyarrow.OSFile(name), "zstd"))
+    return io.BufferedReader(Unpacked(opened(str(path)), path), 2**17)
 
 
 def _short(text: object) -> str:
@@ -150,8 +144,9 @@ def _problem(error: Exception, remedy: str) -> str | None:
 def read_lines(path: str | Path, *, empty: bool = False) -> Iterator[str]:
     """Yield the lines of a UTF-8 text file without their line ends.
 
-    Raises ``UserError`` for a truncated archive, bytes that are not UTF-8, NUL bytes, a line longer than
-    ``MAX_LINE_BYTES`` and (unless ``empty``) a file without any visible character.
+    Raises:
+        UserError: a truncated archive, bytes that are not UTF-8, NUL bytes, a line longer than ``MAX_LINE_BYTES`` and
+            (unless ``empty``) a file without any visible character.
     """
     path, visible = Path(path), False
     with reading(path), open_bytes(path) as stream:
@@ -276,13 +271,12 @@ def read_records(
     for row in readers[suffix](path, needed, list(optional), empty):
         filled = True
         for column in needed:
-            if row.get(column) is None:
-                _check_column(row.where, column, row)
+            _check_column(row.where, column, row, row.get(column) is not None)
         yield row
     _check_not_empty(path, filled)
 
 
-def _check_column(where: object, column: str, names: Iterable[str], found: bool = False) -> None:
+def _check_column(where: object, column: str, names: Iterable[str], found: bool) -> None:
     """Refuse a column that is not ``found``: ``names`` lacks it, or its row has nothing there."""
     if found:
         return
@@ -302,8 +296,12 @@ def column_names(path: str | Path) -> list[str]:
         import pyarrow.parquet
 
         with open_bytes(path) as stream:
-            plain = Path(path).suffix == ".parquet"
-            return pyarrow.parquet.read_schema(stream if plain else io.BytesIO(stream.read())).names
+            return pyarrow.parquet.read_schema(_seekable(path, stream)).names
+
+
+def _seekable(path: str | Path, stream: IO[bytes]) -> IO[bytes]:
+    """Return a stream of parquet; a compressed file is read into memory (parquet is already compressed inside)."""
+    return stream if Path(path).suffix == ".parquet" else io.BytesIO(stream.read())
 
 
 def text_column(path: str | Path, given: str | None = None, also: Sequence[str] = ()) -> str:
@@ -389,9 +387,7 @@ def _read_parquet(path: str | Path, columns: Sequence[str], optional: Sequence[s
         import pyarrow.parquet
 
         with open_bytes(path) as stream:
-            # parquet needs to seek; a compressed file is read into memory (parquet is already compressed inside)
-            plain = Path(path).suffix == ".parquet"
-            table = pyarrow.parquet.ParquetFile(stream if plain else io.BytesIO(stream.read()))
+            table = pyarrow.parquet.ParquetFile(_seekable(path, stream))
             names = table.schema_arrow.names
             _check_header(names, path)
             for name in columns:

@@ -48,27 +48,18 @@ def articles(lines: Iterable[str]) -> Iterator[Document]:
     like titles but are in the middle of text. Anything longer than ``LONGEST`` characters, as a text without titles,
     is cut at a line end into several documents, so memory does not grow with the file.
     """
-    current: list[str] = []
-    title, before, size = "", "", 0
+    current, title, before, size = list[str](), "", "", 0
     plain = (line if line.strip() else "" for line in lines)
     for line, after in itertools.pairwise(itertools.chain(plain, [""])):
         found = _TITLE.fullmatch(line) if line and not before and not after else None
-        if found:
-            if title:
-                yield _article(current, title)
-                current, size = [], 0
-            title = found.group(1)
+        if current and (size >= LONGEST or (found and title)):
+            yield Document("\n".join(current) + "\n", "wikitext", {"title": title})
+            current, size = [], 0
+        title = found[1] if found else title
         current.append(line)
         before, size = line, size + len(line) + 1
-        if size >= LONGEST:
-            yield _article(current, title)
-            current, size = [], 0
     if current:
-        yield _article(current, title)
-
-
-def _article(lines: list[str], title: str) -> Document:
-    return Document("\n".join(lines) + "\n", "wikitext", {"title": title})
+        yield Document("\n".join(current) + "\n", "wikitext", {"title": title})
 
 
 class WikiTextDataModule(CorpusDataModule):
@@ -95,7 +86,7 @@ class WikiTextDataModule(CorpusDataModule):
             yield Document(self.transform(document.text), document.source, document.meta)
 
     def transform(self, text: str) -> str:
-        """Return an article's text as a paper wants it; a paper's own corpus overrides this (and ``options``)."""
+        """Return an article's text as a paper needs it; its corpus class overrides this and ``options``."""
         return text
 
     def sample_documents(self, split: str) -> Iterator[Document]:

@@ -18,12 +18,17 @@ FILES = {"v1/train-0.parquet": b"one", "v1/train-1.parquet": b"two", "v1/test-0.
 FOLDER = f"/datasets/some/corpus/resolve/{REVISION}"
 
 
+@pytest.fixture
+def network(network):
+    network.add_dataset("some/corpus", FILES)
+    return network
+
+
 def hub(network, root: Path, revision: str | None = REVISION, repository: str = "some/corpus") -> HubFiles:
     return HubFiles(repository, revision, root=root, endpoint=network.address)
 
 
 def test_fetch_then_work_without_network(network, tmp_path: Path, monkeypatch) -> None:
-    network.add_dataset("some/corpus", FILES)
     files = hub(network, tmp_path)
     paths = files.fetch("v1/train-*.parquet")
     assert [path.read_bytes() for path in paths] == [b"one", b"two"]
@@ -38,7 +43,6 @@ def test_fetch_then_work_without_network(network, tmp_path: Path, monkeypatch) -
 
 def test_a_complete_cache_is_only_read(network, tmp_path: Path) -> None:
     """As on a mount that cannot be written: not a lock file appears."""
-    network.add_dataset("some/corpus", FILES)
     hub(network, tmp_path).fetch("v1/test-*.parquet")
 
     def state() -> dict[str, int]:
@@ -52,7 +56,6 @@ def test_a_complete_cache_is_only_read(network, tmp_path: Path) -> None:
 
 
 def test_progress_is_told(network, tmp_path: Path) -> None:
-    network.add_dataset("some/corpus", FILES)
     seen = []
     hub(network, tmp_path).fetch("v1/test-*.parquet", progress=lambda *told: seen.append(told))
     assert seen[-1] == ("v1/test-0.parquet", 5, 5)
@@ -69,7 +72,6 @@ def test_a_broken_connection_is_resumed(network, tmp_path: Path, monkeypatch) ->
 
 
 def test_a_busy_server_is_asked_again(network, tmp_path: Path) -> None:
-    network.add_dataset("some/corpus", FILES)
     network.refuse = [503, 429]
     assert hub(network, tmp_path).fetch("v1/test-*.parquet")
 
@@ -77,7 +79,6 @@ def test_a_busy_server_is_asked_again(network, tmp_path: Path) -> None:
 @pytest.mark.parametrize("small", [False, True])
 def test_stated_checksum_is_held_against_the_bytes(network, tmp_path: Path, small: bool) -> None:
     """A large file's sha256, a small one's hash as a git blob."""
-    network.add_dataset("some/corpus", FILES)
     name = f"{FOLDER}/v1/test-0.parquet"
     if small:
         network.small.add(name)
@@ -90,25 +91,26 @@ def test_stated_checksum_is_held_against_the_bytes(network, tmp_path: Path, smal
 
 
 def test_a_file_that_changes_on_disk_is_noticed(network, tmp_path: Path) -> None:
-    network.add_dataset("some/corpus", FILES)
     (path,) = hub(network, tmp_path).fetch("v1/test-*.parquet")
     path.write_bytes(b"tampered")
     with pytest.raises(UserError, match="wrong checksum"):
         hub(network, tmp_path).fetch("v1/test-*.parquet")
-    assert hub(network, tmp_path).fetch("v1/test-*.parquet")[0].read_bytes() == b"three", "the next run mends it"
+    assert hub(network, tmp_path).fetch("v1/test-*.parquet")[0].read_bytes() == b"three", "fetched again"
 
 
-def test_what_is_not_there_is_named(network, tmp_path: Path) -> None:
-    network.add_dataset("some/corpus", FILES)
-    with pytest.raises(UserError, match=r"1111.*it has no such revision, check data\.revision"):
-        hub(network, tmp_path, "1" * 40).fetch("v1/test-*.parquet")
-    with pytest.raises(UserError, match=r"other/corpus.*no such repository"):
-        hub(network, tmp_path, repository="other/corpus").fetch("v1/test-*.parquet")
-    with pytest.raises(UserError, match="holds no file"):
-        hub(network, tmp_path).fetch("v1/valid-*.parquet")
-    network.refuse = [403]
-    with pytest.raises(UserError, match="HTTP 403: set HF_TOKEN"):
-        hub(network, tmp_path).fetch("v1/test-*.parquet")
+@pytest.mark.parametrize(
+    ("options", "pattern", "status", "message"),
+    [
+        ({"revision": "1" * 40}, "v1/test-*.parquet", 0, r"1111.*it has no such revision, check data\.revision"),
+        ({"repository": "other/corpus"}, "v1/test-*.parquet", 0, r"other/corpus.*no such repository"),
+        ({}, "v1/valid-*.parquet", 0, "holds no file"),
+        ({}, "v1/test-*.parquet", 403, "HTTP 403: set HF_TOKEN"),
+    ],
+)
+def test_a_refusal_is_named(network, tmp_path: Path, options, pattern: str, status: int, message: str) -> None:
+    network.refuse = [status] * bool(status)
+    with pytest.raises(UserError, match=message):
+        hub(network, tmp_path, **options).fetch(pattern)
 
 
 @pytest.mark.parametrize("revision", [None, "main", "0123abc"])
@@ -132,7 +134,6 @@ def test_an_answer_that_is_no_hub(network, tmp_path: Path) -> None:
 
 
 def test_a_full_disk(network, tmp_path: Path, monkeypatch) -> None:
-    network.add_dataset("some/corpus", FILES)
 
     def full(*arguments: object, **options: object) -> None:
         raise OSError(28, "No space left on device")
@@ -145,7 +146,6 @@ def test_a_full_disk(network, tmp_path: Path, monkeypatch) -> None:
 
 def test_a_token_does_not_follow_to_another_host(network, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
-    network.add_dataset("some/corpus", FILES)
     name = f"{FOLDER}/v1/test-0.parquet"
     network.files["/elsewhere"] = network.files[name]
     network.redirects[name] = network.address.replace("127.0.0.1", "localhost") + "/elsewhere"

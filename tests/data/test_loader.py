@@ -56,6 +56,8 @@ def test_a_batch_is_cropped_and_shifted_by_one() -> None:
     assert batch["mask_input_BT"].tolist() == [[True] * 4, [True] * 3 + [False]]
     assert batch["mask_target_BT"].tolist() == [[True] * 3 + [False], [True] * 2 + [False] * 2]
     assert all(tensor.is_contiguous() for tensor in batch.values())
+    assert dataset(crop=False)[torch.tensor([0])]["input_ids_BT"].shape == (1, 8)
+    assert dataset()[3]["input_ids_BT"].tolist() == [[1, 2, 3]]
 
 
 def test_masks_count_every_target_and_one_pad_target_a_sentence_more() -> None:
@@ -63,10 +65,6 @@ def test_masks_count_every_target_and_one_pad_target_a_sentence_more() -> None:
         batch = dataset()[torch.tensor(index)]
         assert batch["mask_target_BT"].sum() == LENGTHS_N[index].sum() - len(index)
         assert batch["mask_input_BT"].sum() == LENGTHS_N[index].sum()
-
-
-def test_uncropped_batches_have_all_positions() -> None:
-    assert dataset(crop=False)[torch.tensor([0])]["input_ids_BT"].shape == (1, 8)
 
 
 def test_extras_per_position_are_cropped_like_the_inputs_and_others_are_not() -> None:
@@ -84,14 +82,11 @@ def test_extras_that_do_not_fit_are_refused() -> None:
         dataset(extras={"input_ids_BT": IDS_NT})
 
 
-def test_one_number_is_a_batch_of_one() -> None:
-    assert dataset()[3]["input_ids_BT"].tolist() == [[1, 2, 3]]
-
-
 def test_an_epoch_visits_every_sentence_once_and_keeps_the_last_partial_batch() -> None:
     batches = epoch_of(loader(), 0)
     assert [len(batch) for batch in batches] == [3, 3, 3, 1] and len(loader()) == 4
     assert sorted(flat(batches)) == list(range(10))
+    assert all(flat(epoch_of(loader(shuffle=False), epoch)) == list(range(10)) for epoch in (0, 3))
 
 
 def test_order_is_a_function_of_seed_and_epoch_only() -> None:
@@ -103,11 +98,6 @@ def test_order_is_a_function_of_seed_and_epoch_only() -> None:
     assert epoch_of(batches, 0) == epochs[0]
     assert len({str(epoch) for epoch in epochs}) == 3
     assert epoch_of(loader(50, seed=1), 0) != epochs[0]
-
-
-def test_without_shuffling_the_order_is_that_of_the_corpus() -> None:
-    for epoch in (0, 3):
-        assert flat(epoch_of(loader(shuffle=False), epoch)) == list(range(10))
 
 
 def test_ranks_share_an_epoch() -> None:
@@ -195,13 +185,14 @@ def test_an_epoch_told_after_the_iterator_was_asked_for_is_the_one_that_is_read(
     assert [batch["index_B"].tolist() for batch in walk] == epoch_of(loader(50), 3)
 
 
+SMALL = ["data.sample_size=3000", "data.length=32", "data.batch_size=4"]
 CORPORA = {
     "clause": ["data.train_size=64", "data.val_size=16", "data.batch_size=16"],
     "clause_coupled": ["data.train_size=64", "data.val_size=16", "data.batch_size=16"],
     "increment": ["data.n=200"],
-    "gutenberg": ["data.sample_size=3000", "data.length=32", "data.batch_size=4"],
-    "reviews": ["data.sample_size=3000", "data.length=32", "data.batch_size=4"],
-    "scripts": ["data.sample_size=3000", "data.length=32", "data.batch_size=4"],
+    "gutenberg": SMALL,
+    "reviews": SMALL,
+    "scripts": SMALL,
     "translation": ["data.sample_size=1500"],
     "wikipedia": ["data.sample_size=3000", "data.length=32"],
     "wikitext": ["data.sample_size=3000", "data.batch_size=4"],
@@ -257,7 +248,7 @@ def test_a_resumed_run_reads_the_same_batches_with_and_without_workers(
         "gutenberg",
         "reviews",
         "scripts",
-    ):  # a text that is read in its order is the same again
+    ):  # read in order: the same again
         assert epochs[1] != epochs[2]
     for workers in (0, 2):
         before = fit(workers, stop=2)

@@ -61,12 +61,9 @@ def test_a_shared_corpus_has_no_regime(name: str) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("name", [name for name in experiments() if name.startswith("graphmax/")])
 def test_both_columns_of_graphmax_read_the_same_texts(name: str) -> None:
-    found = []
+    path = "model.path=x" if name == "graphmax/pretrained_translation" else "backbone.path=x"
+    words, found = [f"experiment={name}", *[path] * ("pretrained" in name)], []
     for regime in ("as_published", "corrected"):
-        words = [f"experiment={name}", f"regime={regime}", "backbone.path=x"] if "pretrained" in name else []
-        words = words or [f"experiment={name}", f"regime={regime}"]
-        if name == "graphmax/pretrained_translation":
-            words[-1] = "model.path=x"
-        cfg = OmegaConf.to_container(compose(words, experiment=True), resolve=True)
+        cfg = OmegaConf.to_container(compose([*words, f"regime={regime}"]), resolve=True)
         found.append(corpora({key: cfg[key] for key in ("data", "model", "callback") if cfg.get(key)}))
     assert found[0] == found[1] and found[0]

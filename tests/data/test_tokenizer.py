@@ -71,31 +71,21 @@ def test_many_texts_give_the_ids_of_each(make) -> None:
     assert [part.tolist() for part in np.split(ids_T, np.cumsum(counts_N)[:-1])] == list(map(tokenizer.encode, texts))
 
 
-def test_spacy_words_are_those_of_the_blank_english_pipeline() -> None:
+HARD = "Mr. O'Neill doesn't pay $3.50 (or 2,000 km/h) in the U.S.A., e.g. at 5p.m. :-) isn't it? " + " ".join(TEXTS[:3])
+WIDE = "  two  blanks \n\n   and\ta tab , \u00a0 wide   \nend \n"
+
+
+@pytest.mark.parametrize("lower", [False, True])
+@pytest.mark.parametrize(("text", "whitespace"), [(HARD, False), (WIDE, True)])
+def test_spacy_words_are_those_of_the_blank_english_pipeline(text: str, whitespace: bool, lower: bool) -> None:
     import spacy
 
-    english = spacy.blank("en")
-    hard = "Mr. O'Neill doesn't pay $3.50 (or 2,000 km/h) in the U.S.A., e.g. at 5p.m. :-) isn't it?"
-    text = " ".join([hard, *TEXTS[:3]])
-    tokenizer = SpacyTokenizer(lower=False)
+    tokenizer, english = SpacyTokenizer(lower=lower, whitespace=whitespace, eol="<eos>"), spacy.blank("en")
     tokenizer.train([text])
-    plain = [token.text for token in english(" ".join(text.split()))]
-    assert [tokenizer.tokens[i] for i in tokenizer.encode(text)] == plain
-    tokenizer = SpacyTokenizer()
-    tokenizer.train([text])
-    lowered = [token.text for token in english(" ".join(text.lower().split()))]
-    assert [tokenizer.tokens[i] for i in tokenizer.encode(text)] == lowered
-
-
-def test_spacy_white_space_tokens_can_be_kept() -> None:
-    import spacy
-
-    english = spacy.blank("en")
-    text = "  two  blanks \n\n   and\ta tab , \u00a0 wide   \nend \n"
-    tokenizer = SpacyTokenizer(whitespace=True, eol="<eos>")
-    tokenizer.train([text])
-    expected = [[*(token.text for token in english(line)), "<eos>"] for line in text.splitlines()]
-    assert [tokenizer.tokens[i] for i in tokenizer.encode(text)] == [word for line in expected for word in line]
+    lines = (text.lower() if lower else text).split("\n")
+    words = [[token.text for token in english(line) if whitespace or not token.is_space] for line in lines]
+    expected = [word for line in words for word in [*line, "<eos>"]][:-1]
+    assert [tokenizer.tokens[i] for i in tokenizer.encode(text)] == expected
     assert tokenizer.encode_many([text])[0].tolist() == tokenizer.encode(text)
 
 

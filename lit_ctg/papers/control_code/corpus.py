@@ -13,13 +13,13 @@ from typing import Annotated, Any
 
 from lit_ctg.data.corpus import CorpusDataModule
 from lit_ctg.data.document import Document
-from lit_ctg.data.gutenberg_text import book_text, strip_tag
 from lit_ctg.data.hub import ALTERNATIVES, SET_CACHE, Progress, require_network
 from lit_ctg.data.source import data_suffix, file_checksum, find_file, read_records, read_text, reading, text_column
 from lit_ctg.data.split import check_fractions, tail_documents, tail_text
 from lit_ctg.errors import UserError, only_errors_of
 from lit_ctg.files import locked, write_atomic
 from lit_ctg.limits import Choice, Count, Fraction, check_value
+from lit_ctg.papers.control_code.gutenberg_text import book_text, strip_tag
 
 # alternative names of a book's files
 _BOOK_FILES = {
@@ -103,9 +103,6 @@ class TailDataModule(CorpusDataModule):
         """Return a split of one source's text."""
         return tail_text(text, split, self.val_fraction, self.test_fraction)
 
-    def test_dataloader(self) -> Any:
-        return self.val_dataloader() if self.test_fraction == 0 else super().test_dataloader()
-
 
 class GutenbergDataModule(TailDataModule):
     """Several books, each a source with its control code; the last part of each is for evaluation.
@@ -149,8 +146,6 @@ class GutenbergDataModule(TailDataModule):
                 "fractions": [self.val_fraction, self.test_fraction]}  # fmt: skip
 
     def sample_documents(self, split: str) -> Iterator[Document]:
-        if split == "test" and self.test_fraction == 0:
-            return iter(())
         chosen = _SAMPLE_LANGUAGES if self.collection == "languages" else _SAMPLE_BOOKS[: len(self.names)]
         return self.sample(split, chosen)
 
@@ -249,8 +244,7 @@ class ScriptsDataModule(TailDataModule):
         return options if self.styles == tuple(_STYLE_FILES) else {**options, "styles": list(self.styles)}
 
     def sample_documents(self, split: str) -> Iterator[Document]:
-        tested = split != "test" or self.test_fraction > 0
-        return self.sample(split, self.styles) if tested else iter(())
+        return self.sample(split, self.styles)
 
     def local_files(self) -> list[Path]:
         return [find_file(self.root, _STYLE_FILES[style]) for style in self.styles]

@@ -157,7 +157,7 @@ class DomainBPETokenizer(TrainedBPETokenizer):
         super().train(texts)
         from tokenizers import models
 
-        table = json.loads(self._engine.to_str())["model"]
+        table = json.loads(self.engine.to_str())["model"]
         merges = [tuple(pair) if isinstance(pair, list) else tuple(pair.split(" ")) for pair in table["merges"]]
         vocabulary, merges = with_words(table["vocab"], merges, self.terms, self.size)
         engine = byte_level(models.BPE(vocab=vocabulary, merges=merges))

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from lit_ctg.data.gutenberg_text import book_text
 from lit_ctg.data.tokenizer import SpacyTokenizer, WordTokenizer
 from lit_ctg.errors import UserError
 from lit_ctg.papers.control_code.corpus import GutenbergDataModule, ScriptsDataModule
+from lit_ctg.papers.control_code.gutenberg_text import book_text
 
 NUMBERS = {"greatgatsby": 64317, "shakespeare": 100, "home": None}
 COLLECTIONS = {"books2": ["greatgatsby", "shakespeare"], "own": ["greatgatsby", "home"]}

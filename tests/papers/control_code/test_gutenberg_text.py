@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lit_ctg.data.gutenberg_text import book_text, strip_tag
+from lit_ctg.papers.control_code.gutenberg_text import book_text, strip_tag
 
 BOOK = "CHAPTER I\n\nIt was a dark night.\nThe Project Gutenberg was far away.\n\nTHE END\n"
 MODERN = (
