@@ -16,6 +16,7 @@ from lit_ctg import __version__
 from lit_ctg.command import Command, Names, option
 from lit_ctg.errors import FULL, UserError, blame, check_unicode, did_you_mean, one_line
 from lit_ctg.limits import Choice, Count, Seed
+from lit_ctg.network.pretrained import PLAIN, Device, Dtype, Loading
 from lit_ctg.terminal import Console, prepare_output, printable
 from lit_ctg.trust import without_trust
 
@@ -224,7 +225,21 @@ class Evaluate(Command):
         evaluate(self.overrides)
 
 
-class Steer(Command):
+class _OnModel(Command):
+    """Options of the commands that load a pretrained model."""
+
+    device: Device = option("cpu, cuda or mps; auto takes a GPU", "auto")
+    dtype: Dtype = option("float32, bfloat16 or float16; auto: half precision where it is faster", "auto")
+    device_map: Literal["auto"] | None = option("auto: spread the model over all devices", None)
+    load: Literal["8bit", "4bit"] | None = option("8bit or 4bit: quantised weights, by bitsandbytes or torchao", None)
+
+    @property
+    def loading(self) -> Loading:
+        """The options together."""
+        return Loading(self.device, self.dtype, self.device_map, self.load)
+
+
+class Steer(_OnModel):
     """continuations of prompts by a Hugging Face model under exported controls"""
 
     words = "generate model=..."
@@ -236,7 +251,7 @@ class Steer(Command):
     out: Annotated[str, MinLen(1)] | None = option("with prompts=: where the texts go; the command resumes", None)
     n: Count = option("how many texts", 1)
     seed: Seed = option("of the draws", 0)
-    batch_size: Count = option("texts at a time; the texts do not depend on it", 8)
+    batch_size: Count = option("texts at a time; in float32 the texts do not depend on it", 8)
     max_new_tokens: Count = option("the longest continuation, in tokens", 40)
     do_sample: bool | None = option("true (draw, default) or false (the likeliest token)", None)
     control: dict[str, Any] = option("control.<name>.<setting>=<value>; [0,0.5,1] gives each text its own", {})
@@ -303,7 +318,7 @@ class Export(Command):
         export(self.overrides, self.out, self.kind)
 
 
-class Play(Command):
+class Play(_OnModel):
     """a local page on which sliders change a text, token by token"""
 
     words = "play"
@@ -321,9 +336,8 @@ class Play(Command):
     def execute(self) -> int:
         from lit_ctg.run.play_page import main as play
 
-        return play(
-            self.run, self.model, self.controls, self.host, self.port, self.allow_host, self.output_root, self.open
-        )
+        where = (self.host, self.port, self.allow_host, self.output_root, self.open)
+        return play(self.run, self.model, self.controls, *where, loading=self.loading)
 
 
 class ModelList(Command):
@@ -645,7 +659,7 @@ class MemoryBuild(Command):
         build(self.model, self.out, self.overrides, order=self.order, smoothing=self.smoothing)
 
 
-class MemoryFit(Command):
+class MemoryFit(_OnModel):
     """weigh the counts of a memory on held-out text, and measure what it saves"""
 
     words = "memory fit"
@@ -661,7 +675,8 @@ class MemoryFit(Command):
     def execute(self) -> None:
         from lit_ctg.run.memory import fit
 
-        fit(self.model, self.memory, self.overrides, out=self.out, tokens=self.tokens, context=self.context)
+        options = {"out": self.out, "tokens": self.tokens, "context": self.context}
+        fit(self.model, self.memory, self.overrides, **options, loading=self.loading)
 
 
 class FieldRun(Command):
@@ -672,7 +687,11 @@ class FieldRun(Command):
     hydra = {
         "task": "sentiment, topic, ...; several (with commas) or all make a sweep",
         "method": "bare, prefix, dexperts, ...; several (with commas) or all make a sweep",
-        "model": "a Hugging Face model instead of the one trained here",
+        "model": "a pretrained model instead of the one trained here",
+        **{
+            name: f"with model=: {field.metadata['meaning']}; default: {getattr(PLAIN, name)}"
+            for name, field in _OnModel.options().items()
+        },
         "size": "smoke, small (default) or paper",
         "seed": "0, 1, ...",
         "logger": "none (default) or wandb",

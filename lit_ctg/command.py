@@ -79,7 +79,10 @@ class Command(ABC):
     @classmethod
     def options(cls) -> dict[str, dataclasses.Field[Any]]:
         """Return the options by name."""
-        return {field.name: field for field in dataclasses.fields(cls) if "meaning" in field.metadata}  # type: ignore[arg-type]  # a subclass is a dataclass
+        fields = dataclasses.fields(cls)  # type: ignore[arg-type]  # a subclass is a dataclass
+        # those that several commands share come last
+        fields = sorted(fields, key=lambda field: field.name not in inspect.get_annotations(cls))
+        return {field.name: field for field in fields if "meaning" in field.metadata}
 
     @classmethod
     def help(cls) -> str:

@@ -41,6 +41,7 @@ from lit_ctg.field.task import Example, Task, class_counts, log_odds_words
 from lit_ctg.field.tune import Stream, check_kept, damaged, make_gpt2, make_tokenizer, read_kept, train_model
 from lit_ctg.files import replacing, try_lock, wait_lock, write_atomic
 from lit_ctg.network.huggingface import load_model, weights_digest
+from lit_ctg.network.pretrained import PLAIN, Loading, origin
 
 _logger = logging.getLogger(__name__)
 
@@ -152,7 +153,9 @@ class Bench:
         decode: ``prompts``, ``samples`` (per prompt and class), ``new_tokens``, ``min_new_tokens`` (a text does not end
             before), ``top_p``, ``top_k`` (0: all tokens), ``batch``.
         seed: of the methods' training and of sampling.
-        model: a Hugging Face model (folder or hub name) instead of the base model trained here.
+        model: a pretrained model (folder, hub name or one of ``lit-ctg model list``) instead of the base model trained
+            here.
+        loading: its device and precision.
     """
 
     def __init__(
@@ -167,8 +170,9 @@ class Bench:
         decode: Mapping[str, Any],
         seed: int,
         model: str | None = None,
+        loading: Loading = PLAIN,
     ) -> None:
-        self.task, self.parts, self.seed, self.model_name = task, parts, seed, model
+        self.task, self.parts, self.seed, self.model_name, self.loading = task, parts, seed, model, loading
         self.base_options, self.fluency_options = dict(base), dict(fluency)
         self.judge_options, self.tune_options, self.decode_options = dict(judges), dict(tune), dict(decode)
         self.training_seconds = 0.0  # of a method's training, even where it was trained before
@@ -226,7 +230,7 @@ class Bench:
         tokenizer = load_tokenizer(where, None, "model")
         if tokenizer.eos_token_id is None:
             raise UserError(f"model={where}: its tokenizer names no end token (eos_token), which ends the texts here")
-        model = load_model(where, where="model").eval().requires_grad_(False)
+        model = load_model(where, where="model", loading=self.loading).eval().requires_grad_(False)
         self._decode_alone_decides(model)
         return model, tokenizer
 
@@ -278,6 +282,7 @@ class Bench:
             **({"lexicon": words} if words else {}),
             "text": self.task.data.checksum(),
             "model": self.model_name or str(self.base_folder and self.base_folder.name),
+            **({"origin": told} if self.model_name and (told := origin(self.model_name)) else {}),
             "weights": self.weights,
             "fluency": _weights_checksum(self._fluency_folder),
             **{f"judge/{name}": digest for name, digest in judges.items()},

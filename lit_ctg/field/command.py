@@ -5,20 +5,22 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, fields
+from typing import Any, get_type_hints
 
 import hydra
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from lit_ctg.config import Regime, Size, config_folder, explain, plain, prepare_overrides, register
 from lit_ctg.errors import UserError, check_number, check_whole, did_you_mean
 from lit_ctg.files import plain_name
+from lit_ctg.limits import check_value
+from lit_ctg.network.pretrained import PLAIN, Loading
 from lit_ctg.trust import named_by_user, without_trust
 
 GROUPS = ("task", "method")
@@ -71,7 +73,8 @@ def compose(words: Sequence[str]) -> DictConfig:
     GlobalHydra.instance().clear()
     # a group of the trainings' options has the name of this plain key, and Hydra would look for an option of it
     words = without_trust(words)
-    given = [word for word in words if word.split("=", 1)[0] == "model"]
+    held = {field.name: getattr(PLAIN, field.name) for field in fields(Loading)}
+    given = [word for word in words if word.split("=", 1)[0] in ("model", *held)]
     overrides = prepare_overrides([word for word in words if word not in given])
     chosen = dict(word.split("=", 1) for word in overrides if word.split("=", 1)[0] in GROUPS)
     for group, name in chosen.items():
@@ -85,7 +88,11 @@ def compose(words: Sequence[str]) -> DictConfig:
         # however ``task.name`` was set
         cfg.name = cfg.name or f"{OmegaConf.select(cfg, 'task.name')}-{chosen.get('method', 'bare')}"
         for override in OverridesParser.create().parse_overrides(given):
-            cfg.model = override.value()
+            if override.key_or_group == "model":
+                cfg.model = override.value()
+            else:
+                held[override.key_or_group] = override.value()
+        _hold(cfg, held)
         OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise UserError(explain(error)) from error
@@ -96,6 +103,23 @@ def compose(words: Sequence[str]) -> DictConfig:
     _check(cfg)
     named_by_user(cfg)
     return cfg
+
+
+def _hold(cfg: DictConfig, held: Mapping[str, Any]) -> None:
+    """Put device and precision of the model into a configuration; those that were always there leave no key.
+
+    Raises:
+        UserError: a value that does not fit, or no model to which they apply.
+    """
+    hints = get_type_hints(Loading)
+    for key, value in held.items():
+        check_value(key, value, hints[key])
+    if held == asdict(PLAIN):
+        return
+    if cfg.model is None:
+        raise UserError(f"{' '.join(Loading(**held).words)}: they are for model=<name>; leave them out or give one")
+    with open_dict(cfg):
+        cfg.loading = dict(held)
 
 
 def _check(cfg: DictConfig) -> None:

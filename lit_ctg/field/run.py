@@ -33,6 +33,7 @@ from lit_ctg.field.method import Arm, Method
 from lit_ctg.field.methods.plain import Bare
 from lit_ctg.field.rank import HELD_OUT, sweep_key
 from lit_ctg.files import write_atomic, write_samples
+from lit_ctg.network.pretrained import PLAIN, Loading
 from lit_ctg.results.record import HASH_IGNORED, config_hash, load_records, write_record
 from lit_ctg.run.build import chosen, instantiate
 from lit_ctg.run.directory import Finished, RunDirectory, claim, run_stem
@@ -98,6 +99,7 @@ def build_bench(cfg: DictConfig) -> Bench:
         task=task,
         parts=Parts(Path(cfg.output_root) / PAPER / "parts"),
         model=cfg.model,
+        loading=Loading(**config["loading"]) if "loading" in config else PLAIN,
         seed=cfg.seed,
         **{part: config[part] for part in PARTS},
     )

@@ -11,6 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -19,8 +20,10 @@ from torch import Tensor, nn
 from lit_ctg.errors import UserError, only_errors_of
 from lit_ctg.limits import Pretrained, checked
 from lit_ctg.network.layers import attention_layers, feed_forward_layers, linear_sizes
-from lit_ctg.network.pretrained import MODELS, origin, resolve
+from lit_ctg.network.pretrained import MODELS, PLAIN, Loading, origin, resolve
 
+# a model of fewer parameters gains nothing by half precision
+LARGE = 50_000_000
 # largest difference between the model's logits and ours, as a share of the largest logit
 TOLERANCE = 1e-3
 # owner/name, or a word such as gpt2
@@ -163,16 +166,17 @@ def weights_digest(model: nn.Module) -> str:
     return told.hexdigest()
 
 
-def load_model(path: str, *, where: str, revision: str | None = None) -> Any:
-    """Return a causal language model in float32; if it is missing or of another kind, the error is one line.
+def load_model(path: str, *, where: str, revision: str | None = None, loading: Loading = PLAIN) -> Any:
+    """Return a causal language model; if it is missing or of another kind, the error is one line.
 
     Args:
         path: a folder written by ``save_pretrained``, a GGUF file, a name of ``lit-ctg model list`` or one on the hub.
         where: the setting that named it, for messages.
         revision: commit on the hub.
+        loading: its device and precision, float32 on the processor by default.
 
     Raises:
-        UserError: there is none, it is of another kind or damaged, or weights of it are missing.
+        UserError: there is none, it is of another kind or damaged, or weights of it are missing; no such device.
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -187,9 +191,11 @@ def load_model(path: str, *, where: str, revision: str | None = None) -> Any:
         with _quiet_loading():
             config = AutoConfig.from_pretrained(place, revision=revision, trust_remote_code=False)
             model, told = AutoModelForCausalLM.from_pretrained(
-                place, revision=revision, config=config, dtype=torch.float32, trust_remote_code=False,
-                output_loading_info=True,
+                place, revision=revision, config=config, trust_remote_code=False, output_loading_info=True,
+                **_held(config, loading),
             )  # fmt: skip
+    except UserError:
+        raise
     except Exception as error:  # those of safetensors, torch and the hub have no common class
         reason = " ".join(str(error).split())[:160] or type(error).__name__
         kind = "is not a causal language model" if "AutoModelForCausalLM" in str(error) else "cannot be loaded"
@@ -201,6 +207,73 @@ def load_model(path: str, *, where: str, revision: str | None = None) -> Any:
             "random: give a whole causal language model"
         )
     return model
+
+
+def _held(config: Any, loading: Loading) -> dict[str, Any]:
+    """Return the arguments of ``from_pretrained`` that place a model of this configuration.
+
+    Raises:
+        UserError: a device that torch does not find, settings that exclude each other, a package that is missing.
+    """
+    usable = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    device = next(name for name, there in usable.items() if there) if loading.device == "auto" else loading.device
+    if not usable[device]:
+        raise UserError(f"device={device}: torch finds none here; give device=cpu")
+    if loading.device_map is not None and loading.device != "auto":
+        raise UserError(f"device_map={loading.device_map} chooses the devices itself: leave device={device} out")
+    options: dict[str, Any] = {"dtype": _precision(config, loading, device)}
+    if loading.load is not None:
+        options["quantization_config"] = _quantization(loading.load, options["dtype"])
+    # without a map transformers loads to the processor, and quantised weights cannot be moved later
+    if loading.device_map is not None or device != "cpu" or loading.load is not None:
+        options["device_map"] = loading.device_map or {"": device}
+    return options
+
+
+def _precision(config: Any, loading: Loading, device: str) -> torch.dtype:
+    if loading.dtype == "auto" and loading.load == "8bit" and find_spec("bitsandbytes") is not None:
+        return torch.float16  # to which it casts all inputs
+    if loading.dtype != "auto":
+        found: torch.dtype = getattr(torch, loading.dtype)
+        return found
+    if device == "mps" or (device == "cpu" and not has_bfloat16_units()):
+        return torch.float32
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        parameters = AutoModelForCausalLM.from_config(config, trust_remote_code=False).num_parameters()
+    if parameters < LARGE:
+        return torch.float32
+    return torch.float16 if device == "cuda" and not torch.cuda.is_bf16_supported() else torch.bfloat16
+
+
+def has_bfloat16_units(cpuinfo: str = "/proc/cpuinfo") -> bool:
+    """Return whether the processor multiplies in bfloat16; elsewhere it is slower than float32."""
+    try:
+        with open(cpuinfo, encoding="utf-8") as file:
+            return re.search(r"\b(avx512_bf16|amx_bf16)\b", file.read()) is not None
+    except OSError:
+        return False
+
+
+def _quantization(load: str, dtype: torch.dtype) -> Any:
+    """Return the configuration of quantised weights by a package that is installed; heads stay as they are.
+
+    Raises:
+        UserError: there is none.
+    """
+    from transformers import BitsAndBytesConfig, TorchAoConfig
+
+    if find_spec("bitsandbytes") is not None:
+        return BitsAndBytesConfig(
+            load_in_8bit=load == "8bit", load_in_4bit=load == "4bit", bnb_4bit_compute_dtype=dtype
+        )
+    if load != "8bit" or find_spec("torchao") is None:
+        other = ", or torchao" if load == "8bit" else ""
+        raise UserError(f"load={load} needs a package that quantises: pip install bitsandbytes{other}")
+    from torchao.quantization import Int8WeightOnlyConfig
+
+    return TorchAoConfig(Int8WeightOnlyConfig())
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -32,6 +32,8 @@ from lit_ctg.errors import UserError, did_you_mean, one_line, only_errors_of
 from lit_ctg.files import bring_back, cache_root, check_regular, locked, offline, replacing, writing
 from lit_ctg.terminal import Console
 
+Device = Literal["auto", "cpu", "cuda", "mps"]
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 # in a folder of the cache: where its weights are from, and the size of each of its files
 FACTS = "lit_ctg.json"
 Source = Literal["auto", "hub", "index"]
@@ -41,6 +43,33 @@ MOST_FIELDS, MOST_TENSORS = 10_000, 100_000
 # experts of one layer
 MOST_EXPERTS = 4096
 _HUB_FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
+
+
+@dataclass(frozen=True)
+class Loading:
+    """Where and how a model's weights are held.
+
+    Attributes:
+        device: auto takes a GPU where there is one.
+        dtype: auto takes half precision on a GPU, and bfloat16 on a processor with units for it, for models that are
+            large enough to gain by it.
+        device_map: auto spreads a model over all devices, the processor included (accelerate).
+        load: quantised weights (bitsandbytes or torchao).
+    """
+
+    device: Device = "auto"
+    dtype: Dtype = "auto"
+    device_map: Literal["auto"] | None = None
+    load: Literal["8bit", "4bit"] | None = None
+
+    @property
+    def words(self) -> list[str]:
+        """What a command line says of it."""
+        return [f"{key}={value}" for key, value in asdict(self).items() if value not in ("auto", None)]
+
+
+# of a model that is trained further, and of everything that was measured before there was a choice
+PLAIN = Loading("cpu", "float32")
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from lit_ctg.core.result import MetricResult
 from lit_ctg.data.corpus import CorpusDataModule
 from lit_ctg.errors import UserError
 from lit_ctg.files import write_atomic
+from lit_ctg.network.pretrained import PLAIN, Loading, origin
 from lit_ctg.results.record import environment
 from lit_ctg.run.build import build_datamodule
 from lit_ctg.statistics import Interval
@@ -102,6 +103,7 @@ def fit(
     tokens: int | None = None,
     context: int = CONTEXT,
     console: Console | None = None,
+    loading: Loading = PLAIN,
 ) -> Memory:
     """Fit the weights of a memory on a corpus's validation split, measure the saving on its test split.
 
@@ -115,6 +117,7 @@ def fit(
         tokens: read at most this many of each split.
         context: tokens that the model reads at a time, at most its context.
         console: where to print.
+        loading: device and precision of the model.
 
     Raises:
         UserError: no memory there, or whatever corpus, model or bundle raise.
@@ -134,7 +137,7 @@ def fit(
     check_tokenizer(found, getattr(corpus.vocabulary, "engine", corpus.vocabulary.tokens))
     if corpus.fingerprint()["text"] != found.text:
         console.print("this text is not the one that was counted: see to it that none of it was", style="yellow")
-    network = load_model(model, where="model").eval()
+    network = load_model(model, where="model", loading=loading).eval()
     context = min(context, int(getattr(network.config, "max_position_embeddings", None) or CONTEXT))
     held_out, measured = texts_of(corpus, "val", tokens), texts_of(corpus, "test", tokens)
     # the weights are for decoding, where the tokenizer begins a prompt (with ``<s>``, say)
@@ -146,6 +149,7 @@ def fit(
     folder, count = Path(out or memory).expanduser(), sum(map(len, held_out))
     fitted.save_pretrained(folder)
     settings = {"model": model, "memory": memory, **({"out": out} if out else {})}
+    settings |= {"origin": origin(model), "dtype": str(network.dtype), "device": str(network.device)}
     record = {
         "settings": {**settings, "tokens": tokens, "context": context, "overrides": list(overrides)},
         "corpus": corpus.fingerprint(),

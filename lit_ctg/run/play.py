@@ -22,6 +22,7 @@ from lit_ctg.core.generation import ControlSetting, Writer
 from lit_ctg.core.trace import Comparison, TokenEffect, compare, strength_curve
 from lit_ctg.errors import UserError, one_line
 from lit_ctg.figure import Line, line_chart
+from lit_ctg.network.pretrained import PLAIN, Loading
 from lit_ctg.run.directory import CHECKPOINT, RECORD, run_status
 from lit_ctg.run.generate import load
 from lit_ctg.run.quiet import quiet
@@ -63,15 +64,17 @@ class Carried:
     Attributes:
         model: folder or hub name.
         controls: folders or hub names of the bundles.
+        loading: device and precision.
     """
 
     model: str
     controls: tuple[str, ...]
+    loading: Loading = PLAIN
 
     @property
     def words(self) -> list[str]:
         """Their form on the command line."""
-        return [f"model={self.model}", f"controls=[{','.join(self.controls)}]"]
+        return [f"model={self.model}", f"controls=[{','.join(self.controls)}]", *self.loading.words]
 
 
 @dataclass(frozen=True)
@@ -122,11 +125,13 @@ class Session:
     def python(self) -> str:
         """The same in Python."""
         routes = "" if self.routes is None else f"\n    routes={list(self.routes)!r},"
-        opening = f"Player.open({self.run!r})"
+        opening, loading = f"Player.open({self.run!r})", ""
         if self.model is not None:
-            opening = f"Player.of_model({self.model.model!r}, {list(self.model.controls)!r})"
+            opening = f"Player.of_model({self.model.model!r}, {list(self.model.controls)!r}"
+            opening += ")" if self.model.loading == PLAIN else f", {self.model.loading!r})"
+            loading = "from lit_ctg.network.pretrained import Loading\n" * (self.model.loading != PLAIN)
         return (
-            "from lit_ctg.core.trace import compare\n"
+            f"from lit_ctg.core.trace import compare\n{loading}"
             "from lit_ctg.run.play import Player\n\n"
             f"player = {opening}\n"
             "found = compare(\n"
@@ -225,16 +230,16 @@ class Player:
         return cls(folder, title, generator, str(cfg.get("prompt") or ""), length_key=length_key(config))
 
     @classmethod
-    def of_model(cls, model: str, controls: Sequence[str]) -> Player:
+    def of_model(cls, model: str, controls: Sequence[str], loading: Loading = PLAIN) -> Player:
         """Load a causal language model and bundles, each a folder or a name on the hub.
 
         Raises:
             UserError: one is missing or does not fit.
         """
-        steered = load_steered(model, controls)
+        steered = load_steered(model, controls, loading=loading)
         names = ", ".join(control.name for control in steered.controls) or "no control"
         generator = SteeredGenerator(steered, max_new_tokens=LONGEST)
-        return cls(model, f"{Path(model).name}: {names}", generator, model=Carried(model, tuple(controls)))
+        return cls(model, f"{Path(model).name}: {names}", generator, model=Carried(model, tuple(controls), loading))
 
     @property
     def new_tokens(self) -> int:

@@ -18,6 +18,7 @@ from typing import Any
 
 from lit_ctg.core.generation import ControlSetting
 from lit_ctg.errors import UserError
+from lit_ctg.network.pretrained import PLAIN, Loading
 from lit_ctg.results.gather import OUTPUTS
 from lit_ctg.results.spec import experiments_root, papers
 from lit_ctg.run.jobs import start_job
@@ -458,6 +459,7 @@ def main(
     console: Console | None = None,
     wait: bool = True,
     opened_at: Callable[[str, Any], None] | None = None,
+    loading: Loading = PLAIN,
 ) -> int:
     """Serve the page until it is interrupted.
 
@@ -473,6 +475,7 @@ def main(
         console: where to print the address.
         wait: False returns at once.
         opened_at: called with the address and the page once it is served.
+        loading: device and precision of the model.
 
     Raises:
         UserError: gradio is missing, there is no such run, or the port is taken.
@@ -493,7 +496,7 @@ def main(
     gr = gradio()
     from starlette.middleware import Middleware
 
-    player = None if model is None else Player.of_model(model, controls)
+    player = None if model is None else Player.of_model(model, controls, loading)
     page = build(Path(output_root), folder, player)
     theme = gr.themes.Base(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
     bare = host.strip("[]").lower()

@@ -24,6 +24,7 @@ from lit_ctg.errors import UserError, within
 from lit_ctg.files import check_regular, reading, try_lock, write_atomic, writing
 from lit_ctg.limits import Count, check_mapping
 from lit_ctg.network.huggingface import load_model
+from lit_ctg.network.pretrained import PLAIN, Loading, origin
 from lit_ctg.run.quiet import quiet
 from lit_ctg.terminal import Console
 
@@ -52,6 +53,9 @@ class Request(Protocol):
     do_sample: bool | None
     control: dict[str, Any]
     generate: dict[str, Any]
+
+    @property
+    def loading(self) -> Loading: ...
 
 
 def _checked(request: Request) -> dict[str, Any]:
@@ -94,7 +98,7 @@ def steer(request: Request) -> list[str]:
     lines = [] if request.prompts is None else read_lines(Path(request.prompts), request.control)
     if request.out is not None and request.prompts is not None:
         _check_out(Path(request.out), Path(request.prompts))
-    steered = load_steered(request.model, request.controls, request.revision)
+    steered = load_steered(request.model, request.controls, request.revision, loading=request.loading)
     if lines:
         return _file(steered, lines, request, options)
     texts = []
@@ -108,13 +112,16 @@ def steer(request: Request) -> list[str]:
     return texts
 
 
-def load_steered(model: str, controls: Sequence[str], revision: str | None = None) -> Steered:
+def load_steered(
+    model: str, controls: Sequence[str], revision: str | None = None, *, loading: Loading = PLAIN
+) -> Steered:
     """Return a model under controls, each a folder or a name on the hub.
 
     Args:
         model: folder or name of the model, whose tokenizer is used.
         controls: folders or names of the bundles; ``name=folder`` calls one so, as two of a kind need it.
         revision: of the model on the hub.
+        loading: device and precision of the model.
 
     Raises:
         UserError: one is missing or does not fit.
@@ -122,7 +129,7 @@ def load_steered(model: str, controls: Sequence[str], revision: str | None = Non
     register_ours()
     loaded = [_named(word) for word in controls]
     with quiet():
-        network = load_model(model, where="model", revision=revision).eval()
+        network = load_model(model, where="model", revision=revision, loading=loading).eval()
         tokenizer = load_tokenizer(model, revision, "model")
     return Steered(network, loaded, tokenizer=tokenizer)
 
@@ -221,6 +228,8 @@ def _file(steered: Steered, lines: Sequence[Line], request: Request, options: Ma
             columns.append((hidden, len(steered.prompt_ids(prompt)) if padding_counts else 0))
     kept = {key: getattr(request, key) for key in ("model", "revision", "controls", "n", "seed")}
     kept |= {key: options[key] for key in ("max_new_tokens", "do_sample")}
+    held = {"dtype": str(steered.model.dtype), "load": request.loading.load, "origin": origin(request.model)}
+    kept |= {key: value for key, value in held.items() if value not in ("torch.float32", None, "")}
     others = {key: value for key, value in options.items() if key not in kept}
     bundles = [control.origin.checksum for control in steered.controls if control.origin is not None]
     asked = {**kept, "options": others, "bundles": bundles}
