@@ -7,7 +7,7 @@ LOCKS := requirements.lock requirements-cpu.lock requirements-cuda.lock
 # byte code is made for what is imported, not for all: half a gigabyte less
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 
-.PHONY: help venv packages reproduce tables docs test test-long test-slow oracle lint format bench size prose clean
+.PHONY: help venv packages reproduce tables docs test test-long test-real test-slow oracle lint format bench size prose clean
 
 help:
 	@echo "make reproduce  environment, semantic fusion in both regimes (seed $(SEED)), tables against the paper, report page"
@@ -16,6 +16,7 @@ help:
 	@echo "make test       environment, the default test suite (CPU, offline)"
 	@echo "make lint       ruff, format check, mypy over lit_ctg"
 	@echo "make test-long  whole runs, several processes, every variant: what CI runs beside make test"
+	@echo "make test-real  tests on SmolLM2, which is fetched once (93 MB)"
 	@echo "make test-slow  the tests that take minutes each"
 	@echo "make oracle     what moving code must not change: records, cells and verdicts, configuration hashes, texts of smoke runs"
 	@echo "make size       the size of the project beside its limits; make prose: how long its sentences are"
@@ -74,6 +75,11 @@ test: venv
 
 test-long: venv
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "long and not slow and not gpu"
+
+# tests on SmolLM2; without a network and without it in the cache they are skipped
+test-real: venv
+	-$(BIN)/lit-ctg model get smollm2
+	LIT_CTG_TEST_THREADS=2 $(BIN)/python -m pytest -m real
 
 test-slow: venv
 	$(BIN)/python -m pytest -m slow

@@ -247,7 +247,11 @@ class Steer(_OnModel):
     controls: list[str] = option("[<folder>,<name>=<folder>]: what lit-ctg export wrote", [])
     revision: str | None = option("of the model on the hub", None)
     prompt: str | None = option("how the texts begin", None)
-    prompts: Annotated[str, MinLen(1)] | None = option("a file of prompts and settings, one JSON object a line", None)
+    prompts: Annotated[str, MinLen(1)] | None = option(
+        "a file of prompts (or messages) and settings, one JSON object a line", None
+    )
+    chat: bool | None = option("true: a prompt is a message to the model (default where a file has messages)", None)
+    system: str | None = option("with chat: the message before it", None)
     out: Annotated[str, MinLen(1)] | None = option("with prompts=: where the texts go; the command resumes", None)
     n: Count = option("how many texts", 1)
     seed: Seed = option("of the draws", 0)
@@ -327,6 +331,8 @@ class Play(_OnModel):
     run: str | None = option("the run directory to open first", None)
     model: str | None = option("instead of runs: a Hugging Face model, folder or hub name", None)
     controls: list[str] = option("the bundles that steer it, [folder,folder]", [])
+    chat: bool = option("with model=: true: a prompt is a message, which the model answers", False)
+    system: str | None = option("with chat=true: the message before it", None)
     host: str = option("the address to listen on; 127.0.0.1 is this machine only", "127.0.0.1")
     port: Annotated[int, Interval(ge=0, lt=65536)] = option("of the address", 7860)
     allow_host: list[str] = option("names of a tunnel or proxy in front of the page, with commas", [])
@@ -337,7 +343,8 @@ class Play(_OnModel):
         from lit_ctg.run.play_page import main as play
 
         where = (self.host, self.port, self.allow_host, self.output_root, self.open)
-        return play(self.run, self.model, self.controls, *where, loading=self.loading)
+        talk, system = self.chat, self.system
+        return play(self.run, self.model, self.controls, *where, loading=self.loading, chat=talk, system=system)
 
 
 class ModelList(Command):
@@ -675,8 +682,8 @@ class MemoryFit(_OnModel):
     def execute(self) -> None:
         from lit_ctg.run.memory import fit
 
-        options = {"out": self.out, "tokens": self.tokens, "context": self.context}
-        fit(self.model, self.memory, self.overrides, **options, loading=self.loading)
+        tokens, context = self.tokens, self.context
+        fit(self.model, self.memory, self.overrides, out=self.out, tokens=tokens, context=context, loading=self.loading)
 
 
 class FieldRun(Command):
@@ -692,6 +699,8 @@ class FieldRun(Command):
             name: f"with model=: {field.metadata['meaning']}; default: {getattr(PLAIN, name)}"
             for name, field in _OnModel.options().items()
         },
+        "chat": "with model=: true: a prompt is a message, which the model answers",
+        "system": "with chat=true: the message before it",
         "size": "smoke, small (default) or paper",
         "seed": "0, 1, ...",
         "logger": "none (default) or wandb",

@@ -79,9 +79,10 @@ class Command(ABC):
     @classmethod
     def options(cls) -> dict[str, dataclasses.Field[Any]]:
         """Return the options by name."""
-        fields = dataclasses.fields(cls)  # type: ignore[arg-type]  # a subclass is a dataclass
         # those that several commands share come last
-        fields = sorted(fields, key=lambda field: field.name not in inspect.get_annotations(cls))
+        own = inspect.get_annotations(cls)
+        every = dataclasses.fields(cls)  # type: ignore[arg-type]  # a subclass is a dataclass
+        fields = sorted(every, key=lambda field: field.name not in own)
         return {field.name: field for field in fields if "meaning" in field.metadata}
 
     @classmethod

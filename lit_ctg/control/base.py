@@ -138,11 +138,15 @@ class Prefix:
 
     Attributes:
         hidden: number of first columns that are not text either (the positions of a soft prompt).
+        reply: of a chat, the column of the newest token of the prompts and the id that begins a text: controls see the
+            reply as a text, and none of what is before it. None where the prompt is part of the text.
         ids_NT: the prefixes, ``NO_TOKEN`` at padding; None before the first step.
     """
 
     def __init__(self) -> None:
         self.hidden = 0
+        self.reply: tuple[int, int] | None = None
+        self._whole_NT: Tensor | None = None
         self.ids_NT: Tensor | None = None
         self._given_NT: Tensor | None = None
         self._fresh = False
@@ -181,16 +185,26 @@ class Prefix:
             ids_NT = ids_NT.masked_fill(~mask_NT.bool(), NO_TOKEN)
         if self.hidden:
             ids_NT = torch.nn.functional.pad(ids_NT[:, self.hidden :], (self.hidden, 0), value=NO_TOKEN)
+        self._whole_NT = ids_NT
+        if self.reply is not None:
+            column, start = self.reply
+            ids_NT = torch.cat([torch.full_like(ids_NT[:, : column + 1], NO_TOKEN), ids_NT[:, column + 1 :]], dim=1)
+            ids_NT[:, column] = start
         self.ids_NT, self._given_NT, self._fresh = ids_NT, input_ids_NT, True
 
-    def of(self, input_ids_NT: Tensor) -> Tensor:
-        """Return the prefixes for a score rule, ``NO_TOKEN`` at padding; ids of something else are what they are."""
+    def of(self, input_ids_NT: Tensor, *, whole: bool = False) -> Tensor:
+        """Return the prefixes for a score rule, ``NO_TOKEN`` at padding; ids of something else are what they are.
+
+        Args:
+            input_ids_NT: as the rule is given them.
+            whole: with the prompt of a chat.
+        """
         given_NT = self._given_NT
         if self.ids_NT is None or given_NT is None:
             return input_ids_NT
         if given_NT is not input_ids_NT and not torch.equal(given_NT, input_ids_NT):
             return input_ids_NT
-        return self.ids_NT
+        return self._whole_NT if whole and self._whole_NT is not None else self.ids_NT
 
     def real(self, rows: int, columns: int) -> Tensor | None:
         """Return [N, t] bool, which of the newest columns of the running step are text; None if none runs of N rows."""
@@ -322,6 +336,7 @@ class Control(Carried, Checked, abc.ABC):
             one.
         of_ids: it refers to tokens by their ids, so it needs the tokenizer it was made with; False if stored as text.
         excludes: kinds with which it cannot be composed (its own kind: only once).
+        whole_prompt: it reads the prompt of a chat, which others do not see.
         not_weights: pattern of the names of tensors that are not real, finite numbers (ids, masks): ``restore`` checks
             them.
         origin: where it comes from (run record, tokenizer, ...), see ``bundle.Origin``; None if made by hand.
@@ -333,6 +348,7 @@ class Control(Carried, Checked, abc.ABC):
     strength: ClassVar[str] = "strength"
     of_ids: ClassVar[bool] = True
     excludes: ClassVar[frozenset[str]] = frozenset()
+    whole_prompt: ClassVar[bool] = False
     not_weights: ClassVar[str] = ""
 
     def __init__(self, *, name: str | None = None) -> None:
@@ -446,7 +462,7 @@ class Control(Carried, Checked, abc.ABC):
             all_ran = _AllRan(self.name, model, handles)
             stack.callback(generating(model).register_forward_hook(all_ran).remove)
             rule = self.rule(values, prefix)
-            yield RuleList(() if rule is None else (_Kept(rule, off_B, prefix),))
+            yield RuleList(() if rule is None else (_Kept(rule, off_B, prefix, self.whole_prompt),))
 
     def values(self, settings: Mapping[str, Any], rows: int) -> dict[str, Tensor]:
         """Return all settings, checked, with defaults filled in, one number per prompt.
@@ -516,11 +532,11 @@ class Control(Carried, Checked, abc.ABC):
 class _Kept(ScoreRule):
     """A control's rule with the proper prefixes; rows where the control is off keep their scores."""
 
-    def __init__(self, rule: ScoreRule, off_B: Tensor, prefix: Prefix) -> None:
-        self.rule, self.off_B, self.prefix = rule, off_B, prefix
+    def __init__(self, rule: ScoreRule, off_B: Tensor, prefix: Prefix, whole: bool) -> None:
+        self.rule, self.off_B, self.prefix, self.whole = rule, off_B, prefix, whole
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        changed_NV = self.rule(self.prefix.of(input_ids), scores)
+        changed_NV = self.rule(self.prefix.of(input_ids, whole=self.whole), scores)
         if not bool(self.off_B.any()):
             return changed_NV
         off_N1 = row_values(self.off_B, len(scores)).unsqueeze(1).to(scores.device)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from lit_ctg.control.steered import Steered
+from lit_ctg.core.chat import chat_ids
 from lit_ctg.core.generation import (
     NO_END,
     Controls,
@@ -34,12 +35,14 @@ class SteeredGenerator(Writer[GeneratedText]):
     Args:
         steered: model and controls, with the tokenizer.
         max_new_tokens: maximum length of a continuation.
+        chat: a prompt is a message, which the model answers under the controls.
+        system: the message before it, with ``chat``.
 
     Raises:
         UserError: no tokenizer, or a control that needs positions before the text: rows with and without do not batch.
     """
 
-    def __init__(self, steered: Steered, *, max_new_tokens: int) -> None:
+    def __init__(self, steered: Steered, *, max_new_tokens: int, chat: bool = False, system: str | None = None) -> None:
         super().__init__(steered.model, max_new_tokens=max_new_tokens)
         if steered.tokenizer is None:
             raise UserError("texts need a tokenizer: Steered(model, controls, tokenizer=...)")
@@ -49,7 +52,7 @@ class SteeredGenerator(Writer[GeneratedText]):
                     f"control {control.name} stands in front of the text, so a text with it cannot be drawn beside one "
                     "without: use lit-ctg generate model=..."
                 )
-        self.steered = steered
+        self.steered, self.chat, self.system = steered, chat, system
         ends = steered.model.generation_config.eos_token_id
         self.ends = {ends} if isinstance(ends, int) else set(ends or ())
         self.eos_id = min(self.ends, default=NO_END)
@@ -67,11 +70,11 @@ class SteeredGenerator(Writer[GeneratedText]):
         return getattr(self.steered.model.config, "max_position_embeddings", None)
 
     def prompt_ids(self, text: str) -> list[int]:
-        return self.steered.prompt_ids(text)
+        return chat_ids(self.steered.tokenizer, text, self.system) if self.chat else self.steered.prompt_ids(text)
 
     def text(self, ids: list[int], prompt_length: int, control: dict[str, Any]) -> GeneratedText:
-        """Return a row's text without special tokens, which stay in its ids."""
-        said = self.steered.tokenizer.decode(ids, skip_special_tokens=True)
+        """Return a row's text without special tokens, which stay in its ids; of a chat the reply alone."""
+        said = self.steered.tokenizer.decode(ids[self.chat * prompt_length :], skip_special_tokens=True)
         return GeneratedText(said, tuple(ids), prompt_length, control)
 
     def generate(
@@ -97,7 +100,13 @@ class SteeredGenerator(Writer[GeneratedText]):
             drawn = {"do_sample": True, "seed": seed, "rows": rows}
         watching = [] if watch is None else [Watched(RuleList(), watch)]
         made = self.steered.generate(
-            prompts, columns(checked), max_new_tokens=length, logits_processor=watching, num_beams=1, **drawn
+            prompts,
+            columns(checked),
+            max_new_tokens=length,
+            logits_processor=watching,
+            num_beams=1,
+            reply_only=self.chat,
+            **drawn,
         )
         longest, found = max(map(len, prompts), default=0), []
         for own, ids, values in zip(prompts, made.tolist(), checked, strict=True):
@@ -124,7 +133,7 @@ class SteeredGenerator(Writer[GeneratedText]):
         forced = Forced(RuleList(), len(begin), ids)
         self.steered.generate(
             [begin] * len(checked), columns(checked), max_new_tokens=len(ids), do_sample=False, num_beams=1,
-            logits_processor=[forced], eos_token_id=NO_END,
+            logits_processor=[forced], eos_token_id=NO_END, reply_only=self.chat,
         )  # fmt: skip
         return torch.stack(forced.found, dim=1)
 

@@ -35,6 +35,7 @@ class Guidance(Control):
     """
 
     kind, stage = "guidance", Stage.LOGITS
+    whole_prompt = True  # its second pass answers the same prompt
     of_ids = False
     excludes = frozenset({"guidance"})
     _bare: Any = None

@@ -60,7 +60,7 @@ class LoRA(Control):
 
     def hooks(self, model: Any, values: Values, prefix: Prefix) -> Iterable[RemovableHandle]:
         return [
-            layer_named(model, path, self.name).register_forward_hook(_Update(*pair, values["strength"]))
+            layer_named(model, path, self.name).register_forward_hook(_Update(*pair, values["strength"], prefix))
             for path, pair in self.adapters.items()
         ]
 
@@ -79,8 +79,8 @@ class LoRA(Control):
 class _Update:
     """A forward hook: adds a multiple of x A^T B^T, a number for each row; a row of 0 keeps its output."""
 
-    def __init__(self, down_RI: Tensor, up_OR: Tensor, strength_B: Tensor) -> None:
-        self.down_RI, self.up_OR, self.strength_B = down_RI, up_OR, strength_B
+    def __init__(self, down_RI: Tensor, up_OR: Tensor, strength_B: Tensor, prefix: Prefix) -> None:
+        self.down_RI, self.up_OR, self.strength_B, self.prefix = down_RI, up_OR, strength_B, prefix
 
     def __call__(self, _module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
         read = inputs[0]
@@ -90,4 +90,8 @@ class _Update:
         strength_N = row_values(self.strength_B, len(output)).to(output)
         strength = strength_N.view(-1, *([1] * (output.dim() - 1)))
         update = nn.functional.linear(nn.functional.linear(read, self.down_RI), self.up_OR)
-        return torch.where(strength == 0, output, output + strength * update.to(output))
+        off = strength == 0
+        if self.prefix.reply is not None and output.dim() == 3:
+            real_Nt = self.prefix.real(len(output), output.shape[1])
+            off = off if real_Nt is None else off | ~real_Nt.unsqueeze(-1)
+        return torch.where(off, output, output + strength * update.to(output))

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from lit_ctg.control.base import Control, Prefix, added_ids, generating, like_inputs, refuse_encoder, row_values
 from lit_ctg.control.bundle import check_tokenizer, listed
+from lit_ctg.core.chat import chat_ids
 from lit_ctg.decoding.filters import sample
 from lit_ctg.decoding.rule import RuleList, ScoreRule
 from lit_ctg.errors import UserError, check_number, check_whole, did_you_mean, one_line
@@ -157,6 +158,7 @@ class Steered:
         *,
         seed: int | None = None,
         rows: Sequence[int] | None = None,
+        reply_only: bool = False,
         **generate_kwargs: Any,
     ) -> Any:
         """Continue prompts by ``model.generate`` under the controls.
@@ -169,6 +171,7 @@ class Steered:
             batch; None draws as Hugging Face does, from torch's global generator. Without ``do_sample`` nothing is
             drawn.
             rows: row numbers of the draws, one for each returned sequence; 0, 1, ... by default.
+            reply_only: controls act on what follows the prompts and do not see these, as in a chat.
             generate_kwargs: passed to ``model.generate``.
 
         Returns:
@@ -191,6 +194,8 @@ class Steered:
             self._make_room(prefix.hidden, options, asked, mask_BT)
             ids_BT = torch.nn.functional.pad(ids_BT, (prefix.hidden, 0), value=0)
             mask_BT = torch.nn.functional.pad(mask_BT, (prefix.hidden, 0), value=1)
+        if reply_only:
+            prefix.reply = ids_BT.shape[1] - 1, self._start(int(ids_BT[0, -1]))
         with self.attached(settings, len(ids_BT), prefix) as rules, ExitStack() as stack:
             drawn = None
             if seed is not None and asked.get("do_sample", self.model.generation_config.do_sample):
@@ -214,7 +219,12 @@ class Steered:
         return made
 
     def check(
-        self, prompt: str | Sequence[int], settings: Mapping[str, Any] | None = None, **generate_kwargs: Any
+        self,
+        prompt: str | Sequence[int],
+        settings: Mapping[str, Any] | None = None,
+        *,
+        reply_only: bool = False,
+        **generate_kwargs: Any,
     ) -> int:
         """Refuse a prompt and its settings as ``generate`` would, without running the model.
 
@@ -252,6 +262,27 @@ class Steered:
         sequences = made if isinstance(made, Tensor) else made.sequences
         start = encoded[0].shape[1]
         return [self.continuation(ids[:start], ids[start:]) for ids in sequences.tolist()]
+
+    def chat(
+        self, messages: Any, settings: Mapping[str, Any] | None = None, *, system: str | None = None, **options: Any
+    ) -> list[str]:
+        """Return the model's replies in its chat template; controls act on a reply only, and see nothing before it.
+
+        Args:
+            messages: one conversation, a list of ``{"role": ..., "content": ...}`` that ends with the user's message,
+                or a list of several; a text is a conversation of one message. Special tokens in them are text.
+            settings: see ``generate``.
+            system: the first message of each, of the role system.
+            options: see ``generate``.
+
+        Raises:
+            UserError: see ``generate`` and ``core.chat.chat_ids``.
+        """
+        if self.tokenizer is None:
+            raise UserError("messages need a tokenizer: Steered(model, controls, tokenizer=...)")
+        one = isinstance(messages, str) or all(isinstance(message, Mapping) for message in messages)
+        prompts = [chat_ids(self.tokenizer, each, system) for each in ([messages] if one else messages)]
+        return self.write(prompts, settings, reply_only=True, **options)
 
     def continuation(self, prompt: list[int], new: list[int]) -> str:
         """Return new tokens as text: decoded alone, the first word would lack the space before it."""
@@ -386,11 +417,15 @@ class Steered:
             ids = self._read(prompt)
         if ids:
             return ids
+        if (start := self._start(-1)) < 0:
+            raise UserError("a prompt is empty and the model has no token to begin with: give a prompt")
+        return [start]
+
+    def _start(self, otherwise: int) -> int:
+        """Return the id that begins a text."""
         start = getattr(self.tokenizer, "bos_token_id", None)
         start = self.model.config.bos_token_id if start is None else start
-        if start is None:
-            raise UserError("a prompt is empty and the model has no token to begin with: give a prompt")
-        return [int(start)]
+        return otherwise if start is None else int(start)
 
     def _read(self, prompt: str) -> list[int]:
         """Return the ids of a text, without what the tokenizer puts at its end: the text goes on."""

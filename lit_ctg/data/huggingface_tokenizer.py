@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from lit_ctg.core.chat import text_ids
 from lit_ctg.data.byte_pair import ByteBPETokenizer
 from lit_ctg.data.tokenizer import SpacyTokenizer, Tokenizer, WordTokenizer
 from lit_ctg.errors import UserError
@@ -94,48 +93,6 @@ class HuggingFaceTokenizer(Tokenizer):
 
     def _pack(self, chunks: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
         return self.encode_many([chunk.decode() for chunk in chunks])
-
-
-def text_ids(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
-    """Return the ids of texts alone: one that quotes a special token (``<|im_end|>``) does not contain it.
-
-    Only the unknown token keeps its id, since corpora of words write it.
-    """
-    rows = tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"] if len(texts) else []
-    quotes = quoted_special(tokenizer)
-    return [_quoting(tokenizer, text, quotes) if quotes.search(text) else row
-            for text, row in zip(texts, rows, strict=True)]  # fmt: skip
-
-
-def quoted_special(tokenizer: Any) -> re.Pattern[str]:
-    """Return what finds the names of special tokens in a text, but not that of the unknown token."""
-    added = getattr(tokenizer, "added_tokens_decoder", {}).values()
-    names = {*tokenizer.all_special_tokens, *(str(token) for token in added if token.special)}
-    return re.compile("|".join(map(re.escape, sorted(names - {_unknown(tokenizer)}, reverse=True))) or "(?!)", re.I)
-
-
-def _unknown(tokenizer: Any) -> str | None:
-    """Return the unknown token, None if it also means something else, as in GPT-2."""
-    others = (tokenizer.bos_token, tokenizer.eos_token, tokenizer.pad_token)
-    return None if tokenizer.unk_token in others else tokenizer.unk_token
-
-
-def _quoting(tokenizer: Any, text: str, quotes: re.Pattern[str]) -> list[int]:
-    """Return the ids of a text that quotes special tokens."""
-    special = set(tokenizer.convert_tokens_to_ids(quotes.findall(text)))
-    unknown, ids = _unknown(tokenizer), list[int]()
-
-    def plain(part: str) -> list[int]:
-        return list(tokenizer(part, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"])
-
-    for number, part in enumerate(text.split(unknown) if unknown else [text]):
-        ids += [tokenizer.unk_token_id] * (number > 0)
-        found = plain(part)
-        if special & set(found):  # vocabularies of words and of SentencePiece also have them among their texts
-            cuts = [0, *(quote.start() + 1 for quote in quotes.finditer(part)), len(part)]
-            found = [each for start, end in itertools.pairwise(cuts) for each in plain(part[start:end])]
-        ids += found
-    return ids
 
 
 # one of these is in every folder that a tokenizer was saved to

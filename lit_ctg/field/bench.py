@@ -21,8 +21,8 @@ from torch import Tensor
 
 from lit_ctg.control import Steered
 from lit_ctg.control.base import added_ids
+from lit_ctg.core.chat import chat_ids, text_ids
 from lit_ctg.data.huggingface_tokenizer import load as load_tokenizer
-from lit_ctg.data.huggingface_tokenizer import text_ids
 from lit_ctg.errors import UserError
 from lit_ctg.field.judge import (
     BagJudge,
@@ -156,6 +156,8 @@ class Bench:
         model: a pretrained model (folder, hub name or one of ``lit-ctg model list``) instead of the base model trained
             here.
         loading: its device and precision.
+        chat: of an instruct model, ``system``: a prompt is then a message, which it answers; the system message may ask
+            to continue the text. None: it continues the prompt.
     """
 
     def __init__(
@@ -171,7 +173,9 @@ class Bench:
         seed: int,
         model: str | None = None,
         loading: Loading = PLAIN,
+        chat: Mapping[str, Any] | None = None,
     ) -> None:
+        self.chat = chat
         self.task, self.parts, self.seed, self.model_name, self.loading = task, parts, seed, model, loading
         self.base_options, self.fluency_options = dict(base), dict(fluency)
         self.judge_options, self.tune_options, self.decode_options = dict(judges), dict(tune), dict(decode)
@@ -282,7 +286,7 @@ class Bench:
             **({"lexicon": words} if words else {}),
             "text": self.task.data.checksum(),
             "model": self.model_name or str(self.base_folder and self.base_folder.name),
-            **({"origin": told} if self.model_name and (told := origin(self.model_name)) else {}),
+            **({"origin": where} if self.model_name and (where := origin(self.model_name)) else {}),
             "weights": self.weights,
             "fluency": _weights_checksum(self._fluency_folder),
             **{f"judge/{name}": digest for name, digest in judges.items()},
@@ -480,9 +484,13 @@ class Bench:
             for first in range(0, len(rows), batch):
                 chosen = rows[first : first + batch]
                 prompts = [arm.prefix(strength, row // samples) + self.prompts[row // samples][0] for row in chosen]
-                ids = text_ids(self.tokenizer, prompts)
-                ids = [[*self.start, *self._cut(row, taken + len(self.start))] for row in ids]
-                made = steered.generate(ids, settings, seed=self.seed, rows=chosen, **options)
+                if self.chat is not None:
+                    ids = [chat_ids(self.tokenizer, prompt, self.chat["system"], "chat=true") for prompt in prompts]
+                else:
+                    ids = text_ids(self.tokenizer, prompts)
+                    ids = [[*self.start, *self._cut(row, taken + len(self.start))] for row in ids]
+                talk = {"reply_only": self.chat is not None}
+                made = steered.generate(ids, settings, seed=self.seed, rows=chosen, **talk, **options)
                 new = made[:, max(map(len, ids)) :]
                 ends = (new == self.tokenizer.eos_token_id).int()
                 tokens += int(((ends.cumsum(1) - ends) == 0).sum())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any, get_type_hints
 
 import hydra
@@ -73,7 +73,7 @@ def compose(words: Sequence[str]) -> DictConfig:
     GlobalHydra.instance().clear()
     # a group of the trainings' options has the name of this plain key, and Hydra would look for an option of it
     words = without_trust(words)
-    held = {field.name: getattr(PLAIN, field.name) for field in fields(Loading)}
+    held: dict[str, Any] = {**asdict(PLAIN), "chat": False, "system": None}
     given = [word for word in words if word.split("=", 1)[0] in ("model", *held)]
     overrides = prepare_overrides([word for word in words if word not in given])
     chosen = dict(word.split("=", 1) for word in overrides if word.split("=", 1)[0] in GROUPS)
@@ -111,15 +111,19 @@ def _hold(cfg: DictConfig, held: Mapping[str, Any]) -> None:
     Raises:
         UserError: a value that does not fit, or no model to which they apply.
     """
-    hints = get_type_hints(Loading)
+    hints = {**get_type_hints(Loading), "chat": bool, "system": str | None}
     for key, value in held.items():
         check_value(key, value, hints[key])
-    if held == asdict(PLAIN):
-        return
-    if cfg.model is None:
-        raise UserError(f"{' '.join(Loading(**held).words)}: they are for model=<name>; leave them out or give one")
+    loading = {key: value for key, value in held.items() if key not in ("chat", "system")}
+    if cfg.model is None and held != {**asdict(PLAIN), "chat": False, "system": None}:
+        raise UserError(f"{', '.join(held)} are for model=<name>: leave them out or give one")
+    if held["system"] is not None and not held["chat"]:
+        raise UserError("system= goes with chat=true")
     with open_dict(cfg):
-        cfg.loading = dict(held)
+        if loading != asdict(PLAIN):
+            cfg.loading = loading
+        if held["chat"]:
+            cfg.chat = {"system": held["system"]}
 
 
 def _check(cfg: DictConfig) -> None:

@@ -100,6 +100,7 @@ def build_bench(cfg: DictConfig) -> Bench:
         parts=Parts(Path(cfg.output_root) / PAPER / "parts"),
         model=cfg.model,
         loading=Loading(**config["loading"]) if "loading" in config else PLAIN,
+        chat=config.get("chat"),
         seed=cfg.seed,
         **{part: config[part] for part in PARTS},
     )

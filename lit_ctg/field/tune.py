@@ -16,8 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from lit_ctg.core.batch import Batch
+from lit_ctg.core.chat import text_ids
 from lit_ctg.data.byte_pair import TrainedBPETokenizer
-from lit_ctg.data.huggingface_tokenizer import fast_tokenizer, text_ids
+from lit_ctg.data.huggingface_tokenizer import fast_tokenizer
 from lit_ctg.errors import UserError
 from lit_ctg.files import replacing
 

@@ -65,7 +65,8 @@ class Loading:
     @property
     def words(self) -> list[str]:
         """What a command line says of it."""
-        return [f"{key}={value}" for key, value in asdict(self).items() if value not in ("auto", None)]
+        usual = asdict(Loading())
+        return [f"{key}={value}" for key, value in asdict(self).items() if value != usual[key]]
 
 
 # of a model that is trained further, and of everything that was measured before there was a choice

@@ -65,16 +65,20 @@ class Carried:
         model: folder or hub name.
         controls: folders or hub names of the bundles.
         loading: device and precision.
+        chat: whether a prompt is a message; ``system`` the message before it.
     """
 
     model: str
     controls: tuple[str, ...]
     loading: Loading = PLAIN
+    chat: bool = False
+    system: str | None = None
 
     @property
     def words(self) -> list[str]:
         """Their form on the command line."""
-        return [f"model={self.model}", f"controls=[{','.join(self.controls)}]", *self.loading.words]
+        chat = ["chat=true"] * self.chat + ([] if self.system is None else [f"system={self.system}"])
+        return [f"model={self.model}", f"controls=[{','.join(self.controls)}]", *self.loading.words, *chat]
 
 
 @dataclass(frozen=True)
@@ -128,7 +132,8 @@ class Session:
         opening, loading = f"Player.open({self.run!r})", ""
         if self.model is not None:
             opening = f"Player.of_model({self.model.model!r}, {list(self.model.controls)!r}"
-            opening += ")" if self.model.loading == PLAIN else f", {self.model.loading!r})"
+            opening += "" if self.model.loading == PLAIN else f", {self.model.loading!r}"
+            opening += f", chat=True, system={self.model.system!r})" if self.model.chat else ")"
             loading = "from lit_ctg.network.pretrained import Loading\n" * (self.model.loading != PLAIN)
         return (
             f"from lit_ctg.core.trace import compare\n{loading}"
@@ -230,7 +235,15 @@ class Player:
         return cls(folder, title, generator, str(cfg.get("prompt") or ""), length_key=length_key(config))
 
     @classmethod
-    def of_model(cls, model: str, controls: Sequence[str], loading: Loading = PLAIN) -> Player:
+    def of_model(
+        cls,
+        model: str,
+        controls: Sequence[str],
+        loading: Loading = PLAIN,
+        *,
+        chat: bool = False,
+        system: str | None = None,
+    ) -> Player:
         """Load a causal language model and bundles, each a folder or a name on the hub.
 
         Raises:
@@ -238,8 +251,15 @@ class Player:
         """
         steered = load_steered(model, controls, loading=loading)
         names = ", ".join(control.name for control in steered.controls) or "no control"
-        generator = SteeredGenerator(steered, max_new_tokens=LONGEST)
-        return cls(model, f"{Path(model).name}: {names}", generator, model=Carried(model, tuple(controls), loading))
+        generator = SteeredGenerator(steered, max_new_tokens=LONGEST, chat=chat, system=system)
+        if chat:
+            generator.prompt_ids("")  # a model without a template is refused before there is a page
+        return cls(
+            model,
+            f"{Path(model).name}: {names}",
+            generator,
+            model=Carried(model, tuple(controls), loading, chat, system),
+        )
 
     @property
     def new_tokens(self) -> int:

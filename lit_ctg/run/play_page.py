@@ -460,6 +460,8 @@ def main(
     wait: bool = True,
     opened_at: Callable[[str, Any], None] | None = None,
     loading: Loading = PLAIN,
+    chat: bool = False,
+    system: str | None = None,
 ) -> int:
     """Serve the page until it is interrupted.
 
@@ -476,6 +478,7 @@ def main(
         wait: False returns at once.
         opened_at: called with the address and the page once it is served.
         loading: device and precision of the model.
+        chat: a prompt is a message, which the model answers; ``system`` the message before it.
 
     Raises:
         UserError: gradio is missing, there is no such run, or the port is taken.
@@ -491,12 +494,14 @@ def main(
             raise UserError(f"allow_host={name}: give names without scheme and port, such as play.example.org")
     if model is None and controls:
         raise UserError("controls= go with model=<folder or hub name>; a run has its own")
+    if (chat or system is not None) and (model is None or not chat):
+        raise UserError("chat=true goes with model=, and system= with chat=true")
     if model is not None and run is not None:
         raise UserError("model= and run= are two things to play: leave one out")
     gr = gradio()
     from starlette.middleware import Middleware
 
-    player = None if model is None else Player.of_model(model, controls, loading)
+    player = None if model is None else Player.of_model(model, controls, loading, chat=chat, system=system)
     page = build(Path(output_root), folder, player)
     theme = gr.themes.Base(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
     bare = host.strip("[]").lower()

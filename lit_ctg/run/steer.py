@@ -18,8 +18,8 @@ from lit_ctg.control.base import added_ids
 from lit_ctg.control.bundle import load as load_control
 from lit_ctg.control.bundle import register_ours
 from lit_ctg.control.steered import FOREIGN, NUMBERS, OF_THE_PROMPT, SWITCHES, TOKENS, WHOLE
+from lit_ctg.core.chat import chat_ids, check_messages, quoted_special, text_ids
 from lit_ctg.data.huggingface_tokenizer import load as load_tokenizer
-from lit_ctg.data.huggingface_tokenizer import quoted_special, text_ids
 from lit_ctg.errors import UserError, within
 from lit_ctg.files import check_regular, reading, try_lock, write_atomic, writing
 from lit_ctg.limits import Count, check_mapping
@@ -45,6 +45,8 @@ class Request(Protocol):
     revision: str | None
     prompt: str | None
     prompts: str | None
+    chat: bool | None
+    system: str | None
     out: str | None
     n: int
     seed: int
@@ -81,6 +83,8 @@ def _conflicts(request: Request, beams_draw: bool) -> Iterator[str]:
         yield "prompts=<file.jsonl> and out=<file.jsonl> go together"
     if request.prompts is not None and request.prompt is not None:
         yield "prompt= is for one prompt, prompts= for a file of them: leave one out"
+    if request.system is not None and not request.chat and request.prompts is None:
+        yield "system= goes with chat=true"
 
 
 def _copies(options: Mapping[str, Any]) -> int:
@@ -99,16 +103,24 @@ def steer(request: Request) -> list[str]:
     if request.out is not None and request.prompts is not None:
         _check_out(Path(request.out), Path(request.prompts))
     steered = load_steered(request.model, request.controls, request.revision, loading=request.loading)
+    chat = request.chat or any(line.key == "messages" for line in lines)
+    if chat and request.chat is False:
+        raise UserError(f"chat=false, but prompts={request.prompts} holds messages: leave chat=false out")
+    if chat:
+        options["reply_only"] = True
     if lines:
         return _file(steered, lines, request, options)
+    prompt: str | Sequence[int] = request.prompt or ""
+    if chat:
+        prompt = chat_ids(steered.tokenizer, prompt, request.system, "chat=true")
     texts = []
     for start in range(0, request.n, request.batch_size):
         rows = list(range(start, min(start + request.batch_size, request.n)))
         settings = {key: _of_rows(key, value, rows, request.n) for key, value in request.control.items()}
-        texts += _texts(steered, [request.prompt or ""] * len(rows), settings, rows, request.seed, options)
+        texts += _texts(steered, [prompt] * len(rows), settings, rows, request.seed, options)
     console = Console(soft_wrap=True, highlight=False)
     for text in texts:
-        console.print((request.prompt or "") + text, markup=False)
+        console.print(text if chat else (request.prompt or "") + text, markup=False)
     return texts
 
 
@@ -181,16 +193,21 @@ def _texts(
 
 @dataclass(frozen=True)
 class Line:
-    """One line of ``prompts``: the prompt, its settings, and its place."""
+    """One line of ``prompts``: the prompt (a text or the messages of a chat), its settings, and its place."""
 
-    prompt: str
+    prompt: Any
     settings: dict[str, Any]
     where: str
 
+    @property
+    def key(self) -> str:
+        """The name of the prompt in the files."""
+        return "prompt" if isinstance(self.prompt, str) else "messages"
+
 
 def read_lines(path: Path, settings: Mapping[str, Any]) -> list[Line]:
-    """Read lines ``{"prompt": "...", "settings": {"<control>.<setting>": value}}``; the command line's settings apply
-    where a line has none.
+    """Read lines ``{"prompt": "...", "settings": {"<control>.<setting>": value}}``, or with ``"messages": [...]`` in
+    place of the prompt; the command line's settings apply where a line has none.
 
     Raises:
         UserError: no such file, or a line that is not such an object; names it.
@@ -206,8 +223,10 @@ def read_lines(path: Path, settings: Mapping[str, Any]) -> list[Line]:
             with reading(where, "JSON", "correct it"):
                 found = json.loads(text)
                 json.dumps(found, ensure_ascii=False).encode()  # half of a surrogate pair is not a character
-            check_mapping(where, found, {"prompt": str, "settings": dict[str, Any]}, ("prompt",))
-            lines.append(Line(found["prompt"], {**settings, **found.get("settings", {})}, where))
+            key = "messages" if isinstance(found, dict) and "messages" in found else "prompt"
+            check_mapping(where, found, {key: str if key == "prompt" else list, "settings": dict[str, Any]}, (key,))
+            prompt = found[key] if key == "prompt" else check_messages(found[key], where)
+            lines.append(Line(prompt, {**settings, **found.get("settings", {})}, where))
     if not lines:
         raise UserError(f"prompts={path} is empty: give one JSON object per line")
     return lines
@@ -221,14 +240,23 @@ def _file(steered: Steered, lines: Sequence[Line], request: Request, options: Ma
         options.get(name, getattr(steered.model.generation_config, name, None)) not in unchanged
         for name, unchanged in {**OF_THE_PROMPT, "min_length": (None, 0)}.items()
     )
-    columns, prompts = [], _as_texts(steered, lines)
+    columns = []
+    if "reply_only" in options:
+        prompts: list[Any] = [chat_ids(steered.tokenizer, line.prompt, request.system, line.where) for line in lines]
+    else:
+        prompts = _as_texts(steered, lines)
     for line, prompt in zip(lines, prompts, strict=True):  # before the first text, not hours later
         with within(line.where):
             hidden = steered.check(prompt, line.settings, **options)
             columns.append((hidden, len(steered.prompt_ids(prompt)) if padding_counts else 0))
     kept = {key: getattr(request, key) for key in ("model", "revision", "controls", "n", "seed")}
     kept |= {key: options[key] for key in ("max_new_tokens", "do_sample")}
-    held = {"dtype": str(steered.model.dtype), "load": request.loading.load, "origin": origin(request.model)}
+    held = {
+        "system": request.system,
+        "dtype": str(steered.model.dtype),
+        "load": request.loading.load,
+        "origin": origin(request.model),
+    }
     kept |= {key: value for key, value in held.items() if value not in ("torch.float32", None, "")}
     others = {key: value for key, value in options.items() if key not in kept}
     bundles = [control.origin.checksum for control in steered.controls if control.origin is not None]
@@ -293,7 +321,7 @@ def _append(
             made = _texts(steered, [prompts[row // request.n] for row in rows], settings, rows, request.seed, options)
             for number, text in enumerate(made, batch[0] * n):
                 line = lines[number // n]
-                told = {"line": number // n, "copy": number % n, "prompt": line.prompt, "settings": line.settings,
+                told = {"line": number // n, "copy": number % n, line.key: line.prompt, "settings": line.settings,
                         "text": text, "run": digest}  # fmt: skip
                 file.write(json.dumps(told, ensure_ascii=False) + "\n")
             file.flush()
@@ -333,7 +361,8 @@ def _done(out: Path, lines: Sequence[Line], n: int, digest: str) -> int:
         lined, end, rest = content.rpartition(b"\n")  # the rest is an incomplete line, or nothing
         whole = lined.decode().split("\n") if end else []
     other = UserError(f"out={out} holds texts of another command or of other prompts: give another file")
-    begun = f'{{"line": {len(whole) // n}, "copy": {len(whole) % n}, "prompt": '.encode()
+    key = lines[min(len(whole) // n, len(lines) - 1)].key
+    begun = f'{{"line": {len(whole) // n}, "copy": {len(whole) % n}, "{key}": '.encode()
     if not (begun.startswith(rest) or rest.startswith(begun)):
         raise other
     for number, text in enumerate(whole):
@@ -341,7 +370,7 @@ def _done(out: Path, lines: Sequence[Line], n: int, digest: str) -> int:
             told = json.loads(text)
             line = lines[number // n]
             same = (told["run"], told["line"], told["copy"]) == (digest, number // n, number % n)
-            same = same and told["prompt"] == line.prompt and told["settings"] == line.settings
+            same = same and told[line.key] == line.prompt and told["settings"] == line.settings
         except (ValueError, KeyError, TypeError, IndexError):
             raise other from None
         if not same:

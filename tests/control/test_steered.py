@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import random
 import re
@@ -643,3 +644,71 @@ def test_a_mask_may_be_a_list_beside_a_tensor(model: Any) -> None:
     masked = given | {"attention_mask": torch.tensor(given["attention_mask"])}
     made = (Steered(model, []).generate(each, max_new_tokens=2, do_sample=False) for each in (given, masked))
     assert torch.equal(*made)
+
+
+# chat ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def talking(tokenizer: Any) -> Any:
+    """The tokenizer with a template of words."""
+    found = copy.deepcopy(tokenizer)
+    found.chat_template = "{% for m in messages %}{{ m['content'] }} {% endfor %}"
+    return found
+
+
+def states(steered: Steered, settings: dict[str, Any]) -> torch.Tensor:
+    """Return the last hidden states of the prompt in a chat."""
+    kept: list[torch.Tensor] = []
+    handle = steered.model.transformer.register_forward_hook(lambda _m, _i, output: kept.append(output[0].clone()))
+    try:
+        steered.chat("a good acid war", settings, max_new_tokens=2, do_sample=False)
+    finally:
+        handle.remove()
+    return kept[0]
+
+
+@pytest.mark.parametrize("name", ["feature_channel", "neuron_codes", "lora"])
+def test_controls_of_the_network_act_from_the_reply_on(
+    name: str, model: Any, talking: Any, all_controls: dict[str, Control]
+) -> None:
+    bare = states(Steered(model, [], tokenizer=talking), {})
+    on = states(Steered(model, [all_controls[name]], tokenizer=talking), flat([name]))
+    assert torch.equal(on[0, :-1], bare[0, :-1]) and not torch.equal(on[0, -1], bare[0, -1])
+
+
+def test_rules_read_the_reply_only(model: Any, talking: Any, all_controls: dict[str, Control], monkeypatch) -> None:
+    steered = Steered(model, [all_controls["memory"]], tokenizer=talking)
+    seen: list[torch.Tensor] = []
+    rule = type(all_controls["memory"]).rule
+
+    def noted(self: Any, values: Any, prefix: Any) -> Any:
+        inner = rule(self, values, prefix)
+        return lambda ids, scores: (seen.append(ids.clone()), inner(ids, scores))[1]
+
+    monkeypatch.setattr(type(all_controls["memory"]), "rule", noted)
+    talk = [[{"role": "user", "content": text}] for text in ("a good acid", "in")]
+    replies = steered.chat(talk, flat(["memory"]), max_new_tokens=3, do_sample=False)
+    start = steered.prompt_ids("")[0]
+    assert len(replies) == 2 and all(ids[:, 2].tolist() == [start] * 2 and bool((ids[:, :2] < 0).all()) for ids in seen)
+    assert seen[-1].shape == (2, 5)
+
+
+def test_a_grammar_begins_with_the_reply(model: Any, talking: Any, all_controls: dict[str, Control]) -> None:
+    steered = Steered(model, [all_controls["grammar"]], tokenizer=talking)
+    with pytest.raises(UserError, match="prompt"):
+        steered.write("war war war", {"grammar.strength": 1}, max_new_tokens=4, do_sample=False)
+    reply = steered.chat("war war war", {"grammar.strength": 1}, max_new_tokens=4, do_sample=False)[0]
+    steered.check(reply.strip(), {"grammar.strength": 1})
+    assert steered.write(reply.strip(), {"grammar.strength": 1}, max_new_tokens=1, do_sample=False), (
+        "it is in the grammar"
+    )
+
+
+def test_every_control_at_strength_0_leaves_a_chat_as_it_is(
+    model: Any, talking: Any, all_controls: dict[str, Control]
+) -> None:
+    options = {"max_new_tokens": 5, "do_sample": True, "seed": 1}
+    bare = Steered(model, [], tokenizer=talking).chat("the war", **options)
+    steered = Steered(model, list(all_controls.values()), tokenizer=talking)
+    assert steered.chat("the war", flat(list(ON), 0.0), **options) == bare

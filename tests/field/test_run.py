@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from lit_ctg.cli import main
+from lit_ctg.config import plain as resolved
 from lit_ctg.control import Steered
 from lit_ctg.errors import UserError
 from lit_ctg.field import run as field_run
@@ -26,7 +27,7 @@ from lit_ctg.field.methods.plain import Bare
 from lit_ctg.field.page import task_page
 from lit_ctg.field.rank import deciding_judges, longest
 from lit_ctg.field.skeleton import add
-from lit_ctg.results.record import load_records
+from lit_ctg.results.record import config_hash, load_records
 from tests.field.conftest import MakeBench
 from tests.llama import llama_tokenizer
 
@@ -552,3 +553,15 @@ def test_human_texts_begin_as_the_passages_go_on(normalised: bool, bench: Bench)
         before, own, whole = (len(ids_of(text)) for text in (prompt, prompt + row["text"], example.text))
         assert own - before == min(longest, whole - before)
         assert row["text"] != tokenizer.decode(ids_of(example.text[len(prompt) :])[:longest])
+
+
+def test_device_and_chat_of_a_model_are_in_the_configuration_where_they_are_not_the_default() -> None:
+    plain = compose(["task=topic", "size=smoke", "model=gpt2"])
+    assert "loading" not in plain and "chat" not in plain
+    same = compose(["task=topic", "size=smoke", "model=gpt2", "device=cpu", "dtype=float32"])
+    assert config_hash(resolved(same)) == config_hash(resolved(plain))
+    other = compose(["task=topic", "size=smoke", "model=gpt2", "dtype=bfloat16", "chat=true", "system='go on'"])
+    assert other.loading.dtype == "bfloat16" and other.chat == {"system": "go on"}
+    for words in (["dtype=bfloat16"], ["model=gpt2", "dtype=float64"], ["model=gpt2", "system=a"]):
+        with pytest.raises(UserError):
+            compose(["task=topic", "size=smoke", *words])

@@ -23,7 +23,9 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 from lit_ctg.errors import UserError
-from lit_ctg.network.huggingface import HuggingFaceBackbone
+from lit_ctg.network import huggingface
+from lit_ctg.network.huggingface import HuggingFaceBackbone, load_model
+from lit_ctg.network.pretrained import Loading
 
 SIZE, DIM = 50, 16
 
@@ -192,3 +194,46 @@ def test_without_peft_the_extra_is_named(gpt2: str, monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(UserError, match=r"backbone\.lora needs peft: pip install 'lit-ctg\[lora\]'"):
         HuggingFaceBackbone(path=gpt2, frozen=False, lora={"rank": 2, "alpha": 4})
+
+
+# device and precision ------------------------------------------------------------------------------------------------
+
+
+def test_auto_takes_bfloat16_where_it_pays(gpt2, tmp_path, monkeypatch):
+    (tmp_path / "cpuinfo").write_text("flags : avx512f avx512_bf16 amx_tile\n")
+    (tmp_path / "other").write_text("flags : avx512f\n")
+    assert huggingface.has_bfloat16_units(str(tmp_path / "cpuinfo"))
+    assert not huggingface.has_bfloat16_units(str(tmp_path / "other"))
+    assert not huggingface.has_bfloat16_units(str(tmp_path / "none"))
+    monkeypatch.setattr(huggingface, "has_bfloat16_units", lambda: True)
+    loading = Loading(device="cpu")
+    assert load_model(gpt2, where="model", loading=loading).dtype == torch.float32, "a small model gains nothing"
+    monkeypatch.setattr(huggingface, "LARGE", 1)
+    assert load_model(gpt2, where="model", loading=loading).dtype == torch.bfloat16
+    assert load_model(gpt2, where="model").dtype == torch.float32, "what is trained or was measured before"
+    monkeypatch.setattr(huggingface, "has_bfloat16_units", lambda: False)
+    assert load_model(gpt2, where="model", loading=loading).dtype == torch.float32
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_a_model_is_held_as_asked(gpt2, dtype):
+    for loading in (Loading("cpu", dtype), Loading(device_map="auto", dtype=dtype)):
+        model = load_model(gpt2, where="model", loading=loading)
+        assert {value.dtype for value in model.parameters()} == {getattr(torch, dtype)}
+    assert loading.words == [f"dtype={dtype}", "device_map=auto"]
+
+
+@pytest.mark.parametrize(
+    ("loading", "named"),
+    [
+        (Loading(device="mps"), "device=mps"),
+        (Loading(device="cpu", device_map="auto"), "device_map=auto"),
+        (Loading(device="cpu", load="8bit"), "load=8bit"),
+        (Loading(device="cpu", load="4bit"), "load=4bit"),
+    ],
+)
+def test_what_is_not_there_is_named(gpt2, loading, named, monkeypatch):
+    monkeypatch.setattr(huggingface, "find_spec", lambda name: None)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    with pytest.raises(UserError, match=named):
+        load_model(gpt2, where="model", loading=loading)

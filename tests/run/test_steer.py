@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 from collections.abc import Callable
@@ -302,3 +303,75 @@ def test_a_pipe_is_no_file_of_prompts_or_texts(run: Run, tmp_path: Path) -> None
 def test_what_a_text_holds_does_not_reach_the_terminal(run: Run) -> None:
     code, out, err = run("generate", "model=lm", "prompt=the \x1b]0;war\x07", "max_new_tokens=1")
     assert code == 0 and "\\x1b]0;war\\x07" in out and "\x1b" not in out, err
+
+
+# chat, device and precision ------------------------------------------------------------------------------------------
+
+TEMPLATE = "{% for m in messages %}{{ m['content'] }} {% endfor %}"
+
+
+@pytest.fixture
+def talk(run: Run, tmp_path: Path) -> Run:
+    """As ``run``, with a chat template of words."""
+    (tmp_path / "lm" / "chat_template.jinja").write_text(TEMPLATE)
+    return run
+
+
+def test_a_file_of_messages_is_answered_and_goes_on(
+    talk: Run, tmp_path: Path, word_model: Any, word_tokenizer: Any
+) -> None:
+    said = [{"role": "user", "content": "the war"}]
+    longer = [*said, {"role": "assistant", "content": "began"}, {"role": "user", "content": "in 1914"}]
+    lines = [{"messages": said}, {"messages": longer, "settings": {"idea_gate.alpha": 1}}, {"prompt": "the war"}]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    words = ["generate", "model=lm", "controls=[gate]", "control.idea_gate.alpha=0", "max_new_tokens=4", "system=good"]
+    words += ["prompts=in.jsonl", "out=out.jsonl"]
+    code, _, err = talk(*words)
+    assert code == 0, err
+    told = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [each.get("messages", each.get("prompt")) for each in told] == [said, longer, "the war"]
+    word_tokenizer = copy.deepcopy(word_tokenizer)
+    word_tokenizer.chat_template = TEMPLATE
+    steered = Steered(word_model, controls()[:1], tokenizer=word_tokenizer)
+    settings = {"idea_gate.alpha": [0, 1, 0]}
+    asked = [said, longer, "the war"]
+    options = {"max_new_tokens": 4, "do_sample": True, "seed": 0}
+    assert [each["text"] for each in told] == steered.chat(asked, settings, system="good", **options)
+    whole = (tmp_path / "out.jsonl").read_bytes()
+    (tmp_path / "out.jsonl").write_bytes(whole[: whole.index(b"\n") + 40])
+    assert talk(*words)[0] == 0 and (tmp_path / "out.jsonl").read_bytes() == whole
+    assert talk(*words[:-3], "system=bad", *words[-2:])[0] == 2, "texts of another command"
+    one = talk("generate", "model=lm", "prompt=the war", "chat=true", "system=good", "max_new_tokens=4")
+    assert (
+        one[0] == 0
+        and one[1].rstrip("\n") == steered.chat("the war", {"idea_gate.alpha": 0}, system="good", **options)[0]
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["prompt=a", "system=b"], "system="),
+        (["prompts=in.jsonl", "out=o.jsonl", "chat=false"], "chat=false"),
+        (["prompt=a", "chat=perhaps"], "chat"),
+        (["prompt=a", "device=tpu"], "device"),
+        (["prompt=a", "load=2bit"], "load"),
+    ],
+)
+def test_settings_of_chat_and_device_are_refused(talk: Run, tmp_path: Path, words: list[str], named: str) -> None:
+    (tmp_path / "in.jsonl").write_text('{"messages": [{"role": "user", "content": "a"}]}\n')
+    code, _, err = talk("generate", "model=lm", *words)
+    assert code == 2 and named in err and not (tmp_path / "o.jsonl").exists()
+
+
+def test_a_model_without_a_template_takes_no_messages(run: Run) -> None:
+    code, _, err = run("generate", "model=lm", "prompt=a", "chat=true")
+    assert code == 2 and "chat template" in err
+
+
+def test_a_model_in_half_precision_writes_what_python_does(run: Run, word_model: Any, word_tokenizer: Any) -> None:
+    words = ["generate", "model=lm", "controls=[gate]", "prompt=the war", "max_new_tokens=6", "device=cpu"]
+    code, out, err = run(*words, "dtype=bfloat16")
+    assert code == 0, err
+    half = Steered(copy.deepcopy(word_model).to(torch.bfloat16), controls()[:1], tokenizer=word_tokenizer)
+    assert out == f"the war{half.write('the war', max_new_tokens=6, do_sample=True, seed=0)[0]}\n"

@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lit_ctg.core.chat import quoted_special
 from lit_ctg.core.metric import LitMetric
 from lit_ctg.core.result import MetricResult
-from lit_ctg.data.huggingface_tokenizer import quoted_special
 from lit_ctg.decoding.ngram import NgramModel
 from lit_ctg.errors import UserError
 from lit_ctg.statistics import ratio_interval

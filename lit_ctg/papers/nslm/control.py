@@ -26,8 +26,9 @@ from torch import Tensor
 
 from lit_ctg.control.base import Control, Prefix, Stage, Values, added_ids, like_inputs, row_values
 from lit_ctg.control.trie import Running, TokenTrie
+from lit_ctg.core.chat import text_ids
 from lit_ctg.core.generation import ControlSetting
-from lit_ctg.data.huggingface_tokenizer import HuggingFaceTokenizer, text_ids
+from lit_ctg.data.huggingface_tokenizer import HuggingFaceTokenizer
 from lit_ctg.data.tokenizer import ids_behind
 from lit_ctg.decoding.rule import ScoreRule
 from lit_ctg.errors import UserError
