@@ -4,7 +4,7 @@ Natural text repeats: a block of a million words holds some ten thousand distinc
 whose tokens do not depend on its surroundings; the tokenizer states where chunks may begin (``word_starts``,
 ``run_starts``). Arrow finds the distinct chunks of a block; only those not seen before reach Python. A ``ChunkTable``
 numbers them across blocks, so that text can be read once and turned into chunk numbers before it is known which token
-ids the numbers stand for.
+ids the numbers mean.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Chunks:
             # whether a chunk begins at a byte depends on it and the three before
             before = max(begin - 3, 0)
             begins[begin : begin + SLICE] = starts_of(data[before : begin + SLICE])[begin - before :]
-        # a text begins a chunk of its own whatever precedes it
+        # every text begins a chunk
         begins[begins_N[lengths_N > 0]] = True
         begins[-1] = True
         # int64 as Arrow wants offsets, one more than there are chunks

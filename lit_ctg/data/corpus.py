@@ -67,10 +67,10 @@ class CorpusDataModule(Checked, LightningDataModule, abc.ABC):
         vary_length: cut the training streams into stretches of differing length, anew in every epoch
             (``StreamBatches``).
         evaluation_streams: streams of validation and test text, by default ``batch_size``; every one begins without a
-            state and without what stands before it.
+            state and without the text before it.
 
     Attributes:
-        sources: names that the control codes stand for, in order (after ``setup``).
+        sources: names of the sources in the order of their control codes (after ``setup``).
         vocabulary: the tokenizer, with its vocabulary.
     """
 
@@ -175,7 +175,7 @@ class CorpusDataModule(Checked, LightningDataModule, abc.ABC):
         return hub.fetch(pattern, progress=self.fetching)
 
     def hub_checksum(self) -> str:
-        """Fetch what is missing and return what identifies it."""
+        """Fetch missing files and return a text that identifies all of them."""
         patterns = [self.hub_pattern(split) for split in self.splits]
         for split in self.splits:
             self.hub_files(split)
@@ -196,7 +196,7 @@ class CorpusDataModule(Checked, LightningDataModule, abc.ABC):
         return found
 
     def checksum(self) -> str:
-        """Return what identifies the text of the chosen source."""
+        """Return a text that identifies the chosen source's content."""
         if self.source == "sample":
             return f"sample {file_checksum(sample_file(self.stored))} {self.sample_seed} {self.sample_size}"
         if self.source == "local":

@@ -132,7 +132,7 @@ class HubFiles:
 
     @contextlib.contextmanager
     def _talking(self) -> Iterator[None]:
-        """Turn what can go wrong between us and the hub into one line; the library's own warnings would add more."""
+        """Turn any failure of the hub into one line, without the library's warnings."""
         try:
             with only_errors_of("huggingface_hub"):
                 yield
@@ -142,7 +142,7 @@ class HubFiles:
             raise UserError(f"{self.what}: {problem}, or {ALTERNATIVES}") from error
 
     def _problem(self, error: Exception) -> str | None:
-        """Return what went wrong and what to do, None for an error of another kind."""
+        """Return the problem and its remedy, None for an error of another kind."""
         from huggingface_hub import errors
 
         hub = self.endpoint or "the hub"
@@ -171,7 +171,7 @@ class HubFiles:
         return None
 
     def _known(self) -> dict[str, dict[str, str]]:
-        """Return, by pattern, the files it stands for, each with the sha256 of its bytes."""
+        """Return, by pattern, the files that match it, each with the sha256 of its bytes."""
         if not self.listing.exists():
             return {}
         with reading(self.listing, "delete it and run again"):

@@ -172,7 +172,7 @@ def word_engine(vocabulary: WordTokenizer) -> Any:
     steps: list[normalizers.Normalizer] = [normalizers.Lowercase()] if vocabulary.lower else []
     if vocabulary.eol is not None:
         steps.append(normalizers.Replace("\n", f" {vocabulary.eol} "))
-        # words with spaces between them, which stand at no line end; no word begins with the mark of a piece
+        # words with spaces between them, but not at line ends; no word begins with the mark of a piece
         joined = decoders.WordPiece(prefix="\uffff", cleanup=False)
         lines = decoders.Replace(Regex(f" ?{re.escape(vocabulary.eol)} ?"), "\n")
         engine.decoder = decoders.Sequence([joined, decoders.Fuse(), lines])

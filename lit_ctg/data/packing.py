@@ -36,7 +36,7 @@ Progress = Callable[[str, int], None]
 
 
 def identity_key(identity: Mapping[str, Any]) -> str:
-    """Return 16 hex digits that identify what a packed corpus is made of."""
+    """Return 16 hex digits that identify the content of a packed corpus."""
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -125,7 +125,7 @@ def ensure_packed(
 
 
 def open_packed(folder: Path, identity: Mapping[str, Any] | None = None) -> PackedCorpus:
-    """Open a packed corpus after checking format, identity, sizes and checksums; a ``UserError`` says what is wrong."""
+    """Open a packed corpus after checking format, identity, sizes and checksums; a ``UserError`` names the problem."""
     path, remedy = folder / "meta.json", f"delete {folder} and run again"
     with reading(path, remedy):
         meta = json.loads(path.read_text(encoding="utf-8"))
@@ -311,7 +311,7 @@ class SplitWriter:
         return blocks(map(self._describe, documents), BLOCK_CHARACTERS)
 
     def _describe(self, document: Document) -> str:
-        """Record what is kept of a document besides its text; return the text."""
+        """Record source, length and columns of a document; return its text."""
         self._source.append(self._sources.setdefault(document.source, len(self._sources)))
         self._characters += len(document.text)
         for name, column in self._columns.items():

@@ -110,7 +110,7 @@ def _listed(columns: Iterable[object]) -> str:
 
 @contextlib.contextmanager
 def reading(path: str | Path, remedy: str = "fetch the file again") -> Iterator[None]:
-    """Turn what can go wrong while ``path`` is read and parsed into one line, a ``UserError``.
+    """Turn any failure to read and parse ``path`` into one line, a ``UserError``.
 
     Args:
         path: of the file.
@@ -127,7 +127,7 @@ def reading(path: str | Path, remedy: str = "fetch the file again") -> Iterator[
 
 
 def _problem(error: Exception, remedy: str) -> str | None:
-    """Return what is wrong with a file and what to do; None for an error that no file causes."""
+    """Return the problem of a file and its remedy; None for an error that no file causes."""
     # pyarrow's own classes exist only once it is imported; its and gzip's OSError have no number
     damaged = isinstance(error, (EOFError, lzma.LZMAError, zlib.error)) or type(error).__module__.startswith("pyarrow")
     if damaged or (isinstance(error, OSError) and error.errno is None):
@@ -163,7 +163,7 @@ def read_lines(path: str | Path, *, empty: bool = False) -> Iterator[str]:
 
 
 def _decoded(line: bytes) -> tuple[str, str]:
-    """Return the text of a line and what is wrong with it."""
+    """Return the text of a line and its problem."""
     if len(line) > MAX_LINE_BYTES:
         return "", f"is longer than {MAX_LINE_BYTES // 2**20} MiB: is this a text file? break its lines"
     if b"\0" in line:

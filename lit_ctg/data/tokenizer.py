@@ -25,7 +25,7 @@ BLOCK_CHARACTERS = 2**22
 
 
 def blocks(texts: Iterable[str], characters: int = BLOCK_CHARACTERS) -> Iterator[list[str]]:
-    """Yield lists of texts of about ``characters`` in total: what is in memory at a time."""
+    """Group texts into lists of about ``characters`` to bound memory use."""
     block: list[str] = []
     size = 0
     for text in texts:
@@ -135,7 +135,7 @@ class WordTokenizer(Tokenizer):
 
     Args:
         lower: fold case first.
-        eol: the token that stands for every line end (WikiText: ``<eos>``); ``None`` drops line ends.
+        eol: the token of every line end (WikiText: ``<eos>``); ``None`` drops line ends.
         minimum: a word seen less often becomes ``<unk>``.
         size: keep at most this many tokens, specials included; ``None`` keeps all.
         specials: tokens put first whether or not the text holds them.
@@ -247,7 +247,7 @@ class SpacyTokenizer(WordTokenizer):
 
     Args:
         lower: fold case first, as the control-code paper's counts show its authors did.
-        eol: the token that stands for every line end; ``None`` drops line ends.
+        eol: the token of every line end; ``None`` drops line ends.
         whitespace: keep spaCy's white-space tokens (runs of more than one space), as the authors did.
         options: see ``WordTokenizer``.
     """

@@ -29,7 +29,7 @@ class WikipediaDataModule(CorpusDataModule):
     sample; no hub has a copy.
 
     Args:
-        holdout: one article in this many goes to each evaluation split; at least 3.
+        holdout: one article in this many is in each evaluation split; at least 3.
         options: see ``CorpusDataModule``.
     """
 

@@ -1,4 +1,4 @@
-"""Batches: what is read, in which order, what is masked, and that an interrupted run goes on where it stood."""
+"""Batches: content, order and masks, and that a resumed run reads what an uninterrupted one does."""
 
 from __future__ import annotations
 

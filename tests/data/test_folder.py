@@ -1,4 +1,4 @@
-"""A folder of one's own: labels, splits of small texts, what is left out and told, and runs of the papers on it."""
+"""A folder of the user's texts: labels, splits of small texts, warnings, and runs of the papers on it."""
 
 from __future__ import annotations
 
@@ -107,17 +107,18 @@ def test_every_label_has_something_to_train_on(tmp_path: Path, val: float, test:
     assert all(list(data.documents(split)) for split, share in parts.items() if share)
 
 
-def test_what_is_left_out_is_told(own: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_warning_names_unread_files(own: Path, caplog: pytest.LogCaptureFixture) -> None:
     (own / "notes.pdf").write_text("x")
     (own / ".hidden.txt").write_text("x")
     (own / "nothing.txt").write_text(" \n\n")
     (own / "poems" / "cover.png").write_text("x")
+    (own / "songs").mkdir()
     with caplog.at_level(logging.WARNING):
         assert list(labels_of(own)) == ["letters", "news", "poems"]
         labels_of(own)
     first, second = caplog.messages
     assert "left out notes.pdf, poems/cover.png (.txt .jsonl .csv .parquet are read)" in first
-    assert "left out nothing: no text there" in second
+    assert "left out nothing, songs: no text there" in second
 
 
 def test_files_without_rows_beside_others_are_no_documents(own: Path) -> None:
@@ -179,13 +180,8 @@ def test_a_renamed_file_is_read_by_its_new_format(tmp_path: Path) -> None:
     assert module(root).fingerprint() != first and texts_of(module(root), "news")[0].strip() == "number 0"
 
 
-def test_a_subfolder_that_is_empty_or_cannot_be_read_is_told(
-    own: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_subfolder_that_cannot_be_read_is_named(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (own / "songs").mkdir()
-    with caplog.at_level(logging.WARNING):
-        assert list(labels_of(own)) == ["letters", "news", "poems"]
-    assert "left out songs: no text there" in caplog.text
     scan = os.scandir
 
     def refused(path: Any) -> Any:
@@ -198,7 +194,7 @@ def test_a_subfolder_that_is_empty_or_cannot_be_read_is_told(
         labels_of(own)
 
 
-def test_only_a_folder_of_ones_own(own: Path) -> None:
+def test_no_other_source_than_a_folder(own: Path) -> None:
     for changes in ({"root": None}, {"source": "sample"}, {"source": "hub"}):
         with pytest.raises(UserError, match=r"FolderDataModule\.(root=null|source=(sample|hub)): pass "):
             module(own, **changes)
@@ -212,7 +208,7 @@ def test_labels_become_the_codes_of_the_model(own: Path) -> None:
         compose(words[:2])
     nslm = plain(compose(["experiment=nslm/numbers", *words[1:]]))["data"]
     assert nslm["batching"] == "streams" and nslm["tokenizer"]["_target_"].endswith("WordTokenizer")
-    # no variant of its own: the shared option
+    # without a variant of the paper: the shared option
     assert plain(compose(["experiment=graphmax/main", *words[1:]]))["data"]["by_source"] is False
 
 

@@ -55,9 +55,9 @@ def test_a_complete_cache_is_only_read(network, tmp_path: Path) -> None:
     assert state() == before
 
 
-def test_progress_is_told(network, tmp_path: Path) -> None:
+def test_progress_is_reported(network, tmp_path: Path) -> None:
     seen = []
-    hub(network, tmp_path).fetch("v1/test-*.parquet", progress=lambda *told: seen.append(told))
+    hub(network, tmp_path).fetch("v1/test-*.parquet", progress=lambda *state: seen.append(state))
     assert seen[-1] == ("v1/test-0.parquet", 5, 5)
 
 
@@ -151,9 +151,9 @@ def test_a_token_does_not_follow_to_another_host(network, tmp_path: Path, monkey
     network.redirects[name] = network.address.replace("127.0.0.1", "localhost") + "/elsewhere"
     (path,) = hub(network, tmp_path).fetch("v1/test-*.parquet")
     assert path.read_bytes() == b"three"
-    told = {asked: token for (_, asked, _), token in zip(network.requests, network.tokens, strict=True)}
-    assert told["/elsewhere"] is None
-    assert all(token == "Bearer hf_secret" for asked, token in told.items() if asked != "/elsewhere")
+    sent = {asked: token for (_, asked, _), token in zip(network.requests, network.tokens, strict=True)}
+    assert sent["/elsewhere"] is None
+    assert all(token == "Bearer hf_secret" for asked, token in sent.items() if asked != "/elsewhere")
 
 
 @pytest.mark.parametrize("name", ["v1/../../../../../evil", "/etc/evil"])

@@ -177,7 +177,7 @@ list(loader(num_workers=1))
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_an_epoch_told_after_the_iterator_was_asked_for_is_the_one_that_is_read(num_workers: int) -> None:
+def test_an_epoch_set_after_the_iterator_was_requested_is_read(num_workers: int) -> None:
     """Lightning does so when it resumes (its issue 21938)."""
     batches = loader(50, num_workers=num_workers)
     walk = iter(batches)

@@ -16,7 +16,7 @@ CORPORA = sorted(path.stem for path in (CONF / "data").glob("*.yaml"))
 
 
 def named(name: str) -> Iterator[Path]:
-    """Yield the options and experiments that name a corpus, in a list of defaults or as what stands for it."""
+    """Yield the options and experiments that name a corpus, in a list of defaults or as a value."""
     word = re.compile(rf"^\s*- .*data.*[ /]{name}\s*$", re.MULTILINE)
     yield from (path for path in CONF.rglob("*.yaml") if word.search(path.read_text(encoding="utf-8")))
 

@@ -58,20 +58,6 @@ def test_topics_from_lines_and_rows(tmp_path: Path) -> None:
     assert len(list(module(tmp_path, test_fraction=0.0).test_dataloader()))
 
 
-def test_a_review_met_twice_is_not_evaluated_and_trained_on(tmp_path: Path) -> None:
-    write_topics(tmp_path / "text")
-    (tmp_path / "text" / "reviews_garden.txt.xz").unlink()
-    (tmp_path / "text" / "garden.txt").write_text("\n".join([GARDEN[-1], GARDEN[0], *GARDEN]))
-    data = module(tmp_path)
-    splits = data.prepare().meta["splits"]
-    # the last one is in the test part; the other is twice in training, which is no leak
-    assert splits["train"]["duplicates"] == 1
-    held = {document.text for document in data.documents("test")}
-    words, packed = data.vocabulary, data.prepare()
-    trained = {words.decode(packed.document("train", n)) + "\n" for n in range(splits["train"]["documents"])}
-    assert held and not held & trained
-
-
 def test_hub_rows_with_stars(network, tmp_path: Path, monkeypatch) -> None:
     import pyarrow
     import pyarrow.parquet

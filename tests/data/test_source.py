@@ -120,7 +120,7 @@ def rows(path: Path, *columns: str) -> list:
         ('"a \\u0000"', "NUL characters"),
     ],
 )
-def test_what_is_no_text_is_not_made_one(tmp_path: Path, value: str, reason: str) -> None:
+def test_other_values_are_not_converted_to_text(tmp_path: Path, value: str, reason: str) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "x"}\n{"text": ' + value + "}\n")
     first, second = rows(tmp_path / "a.jsonl", "text")
     assert first.text("text") == "x" and first.text("title") == ""

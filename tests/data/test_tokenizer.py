@@ -154,14 +154,14 @@ def test_tokens_inside_a_text_are_those_of_the_text(kind: str) -> None:
     assert ids_behind(tokenizer, "(", []) == []
 
 
-def test_a_text_that_shares_a_token_with_what_stands_before_is_read_alone() -> None:
+def test_a_text_that_shares_a_token_with_the_text_before_is_read_alone() -> None:
     tokenizer = WordTokenizer(eol=None)
     tokenizer.train(["in (1914 1914"])
     assert ids_behind(tokenizer, "(", ["1914", "1914 in"]) == [[tokenizer.id("1914")], tokenizer.encode("1914 in")]
     assert ids_behind(tokenizer, "", ["in 1914"]) == [tokenizer.encode("in 1914")]
 
 
-def test_nothing_whole_to_stand_behind() -> None:
+def test_without_a_whole_token_texts_are_decoded_alone() -> None:
     class Halves:
         def __len__(self) -> int:
             return 2

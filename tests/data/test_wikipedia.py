@@ -74,7 +74,7 @@ def test_no_file_is_passed_over(folder: Path) -> None:
     assert sorted(module(folder).sources) == ["a b", "foo-bar", "general_0", "war", "x.y", "Ünder (1999)"]
 
 
-def test_what_is_no_file_or_no_name_is_told(folder: Path) -> None:
+def test_a_pipe_and_a_name_that_is_not_unicode_are_named(folder: Path) -> None:
     os.mkfifo(folder / "text" / "pipe.txt")
     with pytest.raises(UserError, match=r"pipe\.txt is a pipe"):
         module(folder).prepare()

@@ -83,14 +83,6 @@ def test_counts_are_those_of_a_plain_loop(tmp_path: Path) -> None:
     assert batch["input_ids_BT"].shape == (2, 5) and batch["reset_B"].all()
 
 
-def test_document_numbers_reach_the_batch(tmp_path: Path) -> None:
-    folder(tmp_path / "text")
-    data = module(tmp_path, documents=True, batch_size=1, length=1000)
-    batch = next(iter(data.train_dataloader()))
-    edge = int(data.prepare().table("train", "begin")[1])
-    assert (batch["document_BT"][0, : edge - 1] == 0).all() and int(batch["document_BT"][0, edge - 1]) == 1
-
-
 def parquet(text: str, path: Path) -> bytes:
     import pyarrow
     import pyarrow.parquet
