@@ -1,4 +1,4 @@
-"""The paper's own numbers, audited (experiments/graphmax/numbers.csv; docs/papers/graphmax.md, faults 6 to 8)."""
+"""The paper's own numbers, audited (experiments/graphmax/numbers.csv; docs/papers/graphmax.md, faults 6 to 9)."""
 
 from __future__ import annotations
 
