@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -98,14 +97,3 @@ def test_the_two_models_of_a_seed_are_paired_only_in_the_corrected_regime(regime
     assert (orders[0] == orders[1]) == paired
     dropout = {cfg.callback.epoch_seed.seed for cfg in cfgs}
     assert len(dropout) == (1 if paired else 2)
-
-
-def test_every_test_the_page_names_exists() -> None:
-    root = Path(__file__).resolve().parents[3]
-    page = (root / "docs" / "papers" / "semantic_fusion.md").read_text(encoding="utf-8")
-    tests = "\n".join(path.read_text(encoding="utf-8") for path in (root / "tests").rglob("test_*.py"))
-    names = [word.strip("`,.:;").split("::")[-1] for word in page.split() if "test_" in word]
-    functions = [name.removesuffix("...").rstrip("_") for name in names if not name.endswith(".py")]
-    assert len(functions) > 15
-    missing = [name for name in functions if f"def {name}" not in tests]
-    assert not missing, missing
