@@ -71,6 +71,10 @@ class LitLanguageModel(Checked, lightning.LightningModule, abc.ABC):
             self.log_dict({f"train/{name}": value for name, value in parts.items()})
         return parts | {"loss": losses["loss"]}
 
+    def contrast(self, batch: Batch) -> tuple[Tensor, Tensor] | None:
+        """Return the scores [B, T, V] with what the model's control asks for, and those without; None: it has none."""
+        return None
+
     def _step_is_read(self) -> bool:
         """Return whether loggers write this step (Lightning's rule), or it is the last of an epoch or of the run.
 

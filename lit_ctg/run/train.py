@@ -29,6 +29,7 @@ from lit_ctg.run.build import Experiment, build, build_datamodule
 from lit_ctg.run.checkpoint import prepare_resume
 from lit_ctg.run.corpus import difference, fingerprint
 from lit_ctg.run.directory import CHECKPOINT, Finished, RunDirectory, claim, run_stem
+from lit_ctg.run.effect import effect
 from lit_ctg.run.quiet import quiet
 from lit_ctg.terminal import Console
 
@@ -167,6 +168,8 @@ def _run(cfg: DictConfig, directory: RunDirectory, record: RunRecord, console: C
     try:
         _fit(experiment, directory.checkpoint)
         samples = fill_record(record, experiment, directory.path)
+        if found := record.status == "DONE" and effect(experiment.module, experiment.trainer.val_dataloaders):
+            console.print(found.line(), markup=False, highlight=False, soft_wrap=True)
         log_record(experiment.trainer, record, samples)
         if record.status == "DIVERGED":
             raise Diverged(record.error)

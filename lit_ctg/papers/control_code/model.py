@@ -478,6 +478,13 @@ class SourceModel(LitLanguageModel):
         """Restore the names of the sources from a checkpoint."""
         self.sources = tuple(state["sources"])
 
+    def contrast(self, batch: Batch) -> tuple[Tensor, Tensor] | None:
+        """Return the scores under the codes of the texts and those under the code of the next source."""
+        if getattr(self, "code", self) is None:
+            return None
+        wrong_B = (batch["control_code_B"] + 1) % self.codes
+        return self(batch).scores_BTV, self({**batch, "control_code_B": wrong_B}).scores_BTV
+
     def weights(self, batch: Batch) -> Tensor:
         """Return the weights [B, S] of the sources of a batch: 1 for ``control_code_B``."""
         return F.one_hot(codes_of(batch, f"the corpus {self.corpus}"), self.codes)

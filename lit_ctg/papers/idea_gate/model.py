@@ -543,6 +543,11 @@ class IdeaGateModule(LitLanguageModel):
             idea_BTV = self.idea_head(hidden_BTD)
             return IdeaGateOutput(self._gated(token_BTV, idea_BTV), hidden_BTD, token_BTV, idea_BTV)
 
+    def contrast(self, batch: Batch) -> tuple[Tensor, Tensor] | None:
+        """Return the gated scores and the token head's."""
+        output = self(batch)
+        return (output.scores_BTV, output.token_BTV) if self.gated else None
+
     def _gated(self, token_BTV: Tensor, idea_BTV: Tensor) -> Tensor:
         """Eq. 6, some rows at a time, so that the gate's intermediate values of all positions never coexist."""
         if self.alpha == 0:

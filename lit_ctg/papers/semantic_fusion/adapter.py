@@ -151,6 +151,15 @@ class TextFusionModule(FusionModule):
             aux_target_BTF=features_BTF,
         )
 
+    def contrast(self, batch: Batch) -> tuple[Tensor, Tensor] | None:
+        """Return the scores where the channel asks for what the text has next, and those without a request."""
+        if not self.fusion:
+            return None
+        whole_BT = torch.cat([batch["input_ids_BT"], batch["target_ids_BT"][:, -1:]], dim=1)
+        asked_BTF = self.bank.hindsight(whole_BT)[:, :-1]
+        hidden_BTD = self.backbone(self._embed(batch["input_ids_BT"], asked_BTF))
+        return self._logits(hidden_BTD), self(batch).scores_BTV
+
     # training ------------------------------------------------------------------------------------------------------
 
     def trained_mask(self, batch: Batch) -> Tensor:
