@@ -16,8 +16,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lit_ctg.control import Steered
 from lit_ctg.control.base import added_ids
@@ -38,9 +39,9 @@ from lit_ctg.field.judge import (
 from lit_ctg.field.measure import Overlap, text_cost
 from lit_ctg.field.method import Arm
 from lit_ctg.field.task import Example, Task, class_counts, log_odds_words
-from lit_ctg.field.tune import Stream, check_kept, damaged, make_gpt2, make_tokenizer, read_kept, train_model
+from lit_ctg.field.tune import Stream, check_kept, damaged, make_gpt2, make_tokenizer, optimise, read_kept, train_model
 from lit_ctg.files import replacing, try_lock, wait_lock, write_atomic
-from lit_ctg.network.huggingface import load_model, weights_digest
+from lit_ctg.network.huggingface import HuggingFaceBackbone, load_model, weights_digest
 from lit_ctg.network.pretrained import PLAIN, Loading, origin
 
 _logger = logging.getLogger(__name__)
@@ -267,6 +268,10 @@ class Bench:
         """Return the base model's ids of each text, after its start."""
         return [[*self.start, *row] for row in text_ids(self.tokenizer, texts)]
 
+    def class_ids(self, label: str) -> list[list[int]]:
+        """Return the base model's ids of each training text of a class."""
+        return self.ids([example.text for example in self.task.examples("train", label)])
+
     @cached_property
     def weights(self) -> str:
         """SHA-256 of the base model's weights: trained with the same settings elsewhere, they are others."""
@@ -291,6 +296,16 @@ class Bench:
             "fluency": _weights_checksum(self._fluency_folder),
             **{f"judge/{name}": digest for name, digest in judges.items()},
         }
+
+    def backbone(self, *, frozen: bool = True, plain_head: bool = True) -> HuggingFaceBackbone:
+        """Return a copy of the base model for a paper's module."""
+        path = str(self.model_name or self.base_folder)
+        return HuggingFaceBackbone(path=path, frozen=frozen, plain_head=plain_head, where="model")
+
+    @property
+    def head_size(self) -> int:
+        """The number of tokens that the base model scores."""
+        return int(self.model.get_output_embeddings().weight.shape[0])
 
     def copy(self) -> Any:
         """Return a copy of the base model that can be trained."""
@@ -349,6 +364,32 @@ class Bench:
         with torch.no_grad():
             for each, value in trained.items():
                 value.copy_(kept[each])
+
+    def train(
+        self,
+        name: str,
+        key: Mapping[str, Any],
+        parameters: Mapping[str, nn.Parameter],
+        loss_of: Callable[[np.random.Generator], Tensor],
+        learning_rate: float,
+        *,
+        times: int = 1,
+    ) -> None:
+        """Train parameters in place as ``tune`` says, ``times`` as many steps, or read those that were kept before.
+
+        Args:
+            name, key: see ``learned``.
+            parameters: by name.
+            loss_of: see ``tune.optimise``.
+            learning_rate: its peak.
+        """
+        steps = int(self.tune_options["steps"]) * times
+        options: dict[str, Any] = {"steps": steps, "learning_rate": learning_rate, "weight_decay": 0.0}
+
+        def train(checkpoint: Path) -> dict[str, float]:
+            return optimise(parameters.values(), loss_of, seed=self.seed, checkpoint=checkpoint, **options)
+
+        self.learn(name, key, parameters, train)
 
     def tuned(
         self,

@@ -7,6 +7,7 @@ writes both).
 from __future__ import annotations
 
 import contextlib
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -52,15 +53,18 @@ class Method(Checked, ABC):
 
     Args:
         strengths: the values to sweep, ascending, all above 0.
+        most: the largest of them that has a meaning; None: any.
 
     Attributes:
         ngram: it learns n-grams of text, so a judge or fluency model of n-grams would favour it (none of ours is one).
     """
 
-    def __init__(self, *, strengths: Annotated[Sequence[Positive], MinLen(1)]) -> None:
+    def __init__(self, *, strengths: Annotated[Sequence[Positive], MinLen(1)], most: float | None = None) -> None:
         self.strengths = tuple(float(value) for value in strengths)
-        if list(self.strengths) != sorted(set(self.strengths)):
-            raise UserError(f"method.strengths={list(self.strengths)}: give numbers that ascend, each once")
+        limit = math.inf if most is None else most
+        if list(self.strengths) != sorted(set(self.strengths)) or self.strengths[-1] > limit:
+            ends = "" if most is None else f", at most {most:g}"
+            raise UserError(f"method.strengths={list(self.strengths)}: give numbers that ascend, each once{ends}")
 
     @abstractmethod
     def fit(self, bench: Bench) -> None:
@@ -79,24 +83,31 @@ class Method(Checked, ABC):
         return 0
 
 
-def move_towards(model: Any, base: Mapping[str, Any], tuned: Mapping[str, Any]) -> Callable[[float], Any]:
-    """Return ``at`` of an arm whose weights are base + strength (tuned - base) (Ilharco et al., 2023, sec. 2).
+class ControlMethod(Method):
+    """A method that steers the base model by one control for each class, or by one that has a setting for each.
 
-    Args:
-        model: the one whose weights are set, and then reset to the base's.
-        base, tuned: weights by name, as in ``state_dict``.
+    Attributes:
+        controls: class -> its control, made by ``fit``.
     """
 
-    @contextlib.contextmanager
-    def at(strength: float) -> Iterator[None]:
-        moved = {
-            name: value + strength * (tuned[name] - value) if value.is_floating_point() else value
-            for name, value in base.items()
-        }
-        model.load_state_dict(moved)
-        try:
-            yield
-        finally:
-            model.load_state_dict(base)
+    def __init__(self, *, strengths: Sequence[Positive], most: float | None = None) -> None:
+        super().__init__(strengths=strengths, most=most)
+        self.controls: dict[str, Control] = {}
 
-    return at
+    def settings(self, control: Control, target: str, strength: float) -> dict[str, float]:
+        """Return the settings of a class's control at a strength, by their own names."""
+        known = {setting.name for setting in control.settings}
+        return {control.strength: strength, **{name: 1 for name in (f"to_{target}", target) if name in known}}
+
+    def arm(self, bench: Bench, target: str) -> Arm:
+        control = self.controls[target]
+
+        def settings(strength: float) -> dict[str, float]:
+            own = self.settings(control, target, strength)
+            return {f"{control.name}.{name}": value for name, value in own.items()}
+
+        return Arm(bench.model, [control], settings)
+
+    def parameters(self) -> int:
+        controls = {id(control): control for control in self.controls.values()}
+        return sum(value.numel() for control in controls.values() for value in control.tensors().values())

@@ -63,7 +63,7 @@ def test_the_record_goes_along_where_there_is_one(field_root: Path, tmp_path: Pa
     ("words", "message"),
     [
         (["method=bare"], "sentiment-bare steers without a control"),
-        (["method=lora"], "sentiment-lora changes the model itself"),
+        (["method=fine_tuned"], "sentiment-fine_tuned changes the model itself"),
         (["method=log_odds,fudge"], "give one task, one method and one seed"),
         (["method=all"], "give one task, one method and one seed"),
         (["method=log_odds", "out="], "out= is given twice"),

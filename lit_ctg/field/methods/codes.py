@@ -1,78 +1,63 @@
 """One control code per class, learned on the frozen base model: c W_c in layers, or positions before the text.
 
-Training is here; decoding uses the control-code paper's own controls (``neuron_codes``, ``soft_prompt``).
-Shape letters: B rows, T positions, C classes, K code size, O outputs of a layer, P places, D hidden size.
+Both train the control-code paper's adapter and decode by its controls (``neuron_codes``, ``soft_prompt``).
+Shape letters: B rows, T positions, C classes, P places, D hidden size.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lit_ctg.control import Control
-from lit_ctg.errors import UserError
+from lit_ctg.data.huggingface_tokenizer import HuggingFaceTokenizer
 from lit_ctg.field.bench import Bench
-from lit_ctg.field.method import Arm, Method
-from lit_ctg.field.tune import optimise
+from lit_ctg.field.method import ControlMethod
+from lit_ctg.field.tune import batch_of
 from lit_ctg.limits import Count, NonNegative, Positive
-from lit_ctg.papers.control_code import control
-
-Loss = Callable[[Tensor, Tensor], Tensor]
+from lit_ctg.papers.control_code.adapter import CodeAdapterModule
 
 
-class _Codes(Method):
+class _Codes(ControlMethod):
     """Shared by both: windows of every class in equal parts, each with its class."""
-
-    kind: str
 
     def __init__(self, *, strengths: Sequence[Positive], learning_rate: NonNegative) -> None:
         super().__init__(strengths=strengths)
         self.learning_rate = learning_rate
-        self.control: Control | None = None
 
-    def _learn(self, bench: Bench, key: Mapping[str, Any], parameters: Mapping[str, nn.Parameter], loss: Loss) -> None:
-        """Train the parameters in place, or read those trained before.
+    def _module(self, bench: Bench, **options: Any) -> CodeAdapterModule:
+        """Return the paper's adapter on a frozen copy of the base model."""
+        targets = bench.task.targets
+        module = CodeAdapterModule(
+            vocabulary=HuggingFaceTokenizer.of(bench.tokenizer), backbone=bench.backbone(plain_head=False),
+            corpus=bench.task.name, codes=len(targets), learning_rate=0.0, weight_decay=0.0,
+            warmup_fraction=0.0, seed=bench.seed, **options,
+        )  # fmt: skip
+        module.bind(targets)
+        return module
 
-        Args:
-            bench: the source of training texts.
-            key: other dependencies of the result.
-            parameters: by name.
-            loss: of ids [B, T + 1] and classes [B].
-        """
+    def _learn(self, bench: Bench, module: CodeAdapterModule, key: dict[str, Any]) -> None:
+        """Train the codes, or read those trained before; ``key`` holds what else they depend on."""
         targets = bench.task.targets
         streams = [bench.stream(target) for target in targets]
         each = max(1, int(bench.tune_options["batch"]) // len(targets))
+        class_B = torch.arange(len(targets)).repeat_interleave(each)
 
         def loss_of(generator: np.random.Generator) -> Tensor:
-            ids = torch.cat([stream.windows(generator, each) for stream in streams])
-            return loss(ids, torch.arange(len(targets)).repeat_interleave(each))
+            ids_BT = torch.cat([stream.windows(generator, each) for stream in streams])
+            batch = batch_of(ids_BT[:, : ids_BT.shape[1] - module.places])
+            return module.losses({**batch, "control_code_B": class_B})["loss"]
 
-        def train(checkpoint: Path) -> dict[str, float]:
-            return optimise(
-                parameters.values(),
-                loss_of,
-                steps=int(bench.tune_options["steps"])
-                * len(targets),  # as many steps as all fine-tuned models together
-                learning_rate=self.learning_rate,
-                seed=bench.seed,
-                weight_decay=0.0,
-                checkpoint=checkpoint,
-            )
-
-        whole = {**key, "learning_rate": self.learning_rate, "targets": list(targets)}
-        bench.learn(self.kind, whole, parameters, train)
-
-    def arm(self, bench: Bench, target: str) -> Arm:
-        assert self.control is not None
-        return Arm(bench.model, [self.control], lambda s: {f"{self.kind}.strength": s, f"{self.kind}.{target}": 1})
-
-    def parameters(self) -> int:
-        return 0 if self.control is None else sum(value.numel() for value in self.control.tensors().values())
+        trained = {name: value for name, value in module.named_parameters() if value.requires_grad}
+        # earlier code kept the tensors under other names
+        key = {**key, "learning_rate": self.learning_rate, "targets": list(targets), "form": "adapter"}
+        control = module.control()
+        # as many steps as all fine-tuned models together
+        bench.train(control.kind, key, trained, loss_of, self.learning_rate, times=len(targets))
+        self.controls = dict.fromkeys(targets, control)
 
 
 class NeuronCodes(_Codes):
@@ -83,42 +68,15 @@ class NeuronCodes(_Codes):
         layers: suffixes of the names of the layers.
     """
 
-    kind = "neuron_codes"
-
     def __init__(
         self, *, strengths: Sequence[Positive], learning_rate: NonNegative, code: Count, layers: Sequence[str]
     ) -> None:
         super().__init__(strengths=strengths, learning_rate=learning_rate)
-        self.code, self.layers = code, tuple(layers)
+        self.code, self.layers = code, list(layers)
 
     def fit(self, bench: Bench) -> None:
-        model, targets = bench.copy().requires_grad_(False), bench.task.targets
-        found = {path: layer for path, layer in model.named_modules() if path.endswith(self.layers)}
-        if not found:
-            raise UserError(
-                f"method.layers={list(self.layers)}: the model has no layer whose name ends so; name linear layers of "
-                "its own, such as [mlp.up_proj]"
-            )
-        torch.manual_seed(bench.seed)
-        codes_CK = nn.Parameter(torch.randn(len(targets), self.code))
-        sizes = {path: getattr(layer, "nf", None) or layer.out_features for path, layer in found.items()}
-        weights = {path: nn.Parameter(torch.zeros(size, self.code)) for path, size in sizes.items()}
-        current: list[Tensor] = []
-
-        def adds(path: str) -> Callable[..., Tensor]:
-            return lambda _module, _inputs, output: output + (current[0] @ weights[path].T).unsqueeze(1)
-
-        for path, layer in found.items():
-            layer.register_forward_hook(adds(path))
-
-        def loss(ids_BT: Tensor, class_B: Tensor) -> Tensor:
-            current[:] = [codes_CK[class_B]]
-            logits_BTV = model(input_ids=ids_BT[:, :-1]).logits
-            return nn.functional.cross_entropy(logits_BTV.flatten(0, 1), ids_BT[:, 1:].flatten())
-
-        key = {"code": self.code, "layers": list(self.layers)}
-        self._learn(bench, key, {"codes": codes_CK, **{f"weight.{path}": w for path, w in weights.items()}}, loss)
-        self.control = control.NeuronCodes(targets, codes_CK, weights)
+        module = self._module(bench, injection="neuron", code_dim=self.code, layers=self.layers, output=False)
+        self._learn(bench, module, {"code": self.code, "layers": self.layers})
 
 
 class SoftPrompt(_Codes):
@@ -128,24 +86,15 @@ class SoftPrompt(_Codes):
         places: how many; they take up positions of the prompt.
     """
 
-    kind = "soft_prompt"
-
     def __init__(self, *, strengths: Sequence[Positive], learning_rate: NonNegative, places: Count) -> None:
         super().__init__(strengths=strengths, learning_rate=learning_rate)
         self.places = places
 
     def fit(self, bench: Bench) -> None:
-        model, targets = bench.model, bench.task.targets
-        embedding = model.get_input_embeddings()
+        module = self._module(bench, injection="prompt", code_dim=1, layers=[], output=True)
         generator = np.random.default_rng(bench.seed)
         # initialised with tokens of the class
-        first_CP = torch.stack([bench.stream(target).windows(generator, 1)[0, : self.places] for target in targets])
-        prompts_CPD = nn.Parameter(embedding(first_CP).detach().clone())
-
-        def loss(ids_BT: Tensor, class_B: Tensor) -> Tensor:
-            given_BTD = torch.cat([prompts_CPD[class_B], embedding(ids_BT[:, : -1 - self.places])], dim=1)
-            logits_BTV = model(inputs_embeds=given_BTD).logits[:, self.places :]
-            return nn.functional.cross_entropy(logits_BTV.flatten(0, 1), ids_BT[:, 1 : -self.places].flatten())
-
-        self._learn(bench, {"places": self.places}, {"prompts": prompts_CPD}, loss)
-        self.control = control.SoftPrompt(targets, prompts_CPD)
+        streams = [bench.stream(target) for target in bench.task.targets]
+        first_CP = torch.stack([stream.windows(generator, 1)[0, : self.places] for stream in streams])
+        module.places, module.prompts = self.places, nn.Parameter(module.backbone.embed(first_CP).detach().clone())
+        self._learn(bench, module, {"places": self.places})

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lit_ctg.control import Control
 from lit_ctg.control.bundle import load
 from lit_ctg.errors import UserError
 from lit_ctg.field.bench import Bench
-from lit_ctg.field.method import Arm, Method
+from lit_ctg.field.method import Arm, ControlMethod, Method
 from lit_ctg.limits import Positive
 
 
@@ -42,18 +41,13 @@ class Combined(Method):
         # at most one part may have its own model
         changed = [name for name, arm in arms.items() if arm.model is not bench.model]
         if len(changed) > 1:
-            raise UserError(
-                f"method: {' and '.join(changed)} both bring a model of their own: combine one with controls"
-            )
+            raise UserError(f"method: {' and '.join(changed)} both change the model: combine one with controls")
         leading = arms[changed[0]] if changed else next(iter(arms.values()))
         unit = self.units[changed[0]] if changed else 1.0
 
         def settings(strength: float) -> dict[str, Any]:
-            return {
-                key: value
-                for name, arm in arms.items()
-                for key, value in arm.settings(strength * self.units[name]).items()
-            }
+            own = [arm.settings(strength * self.units[name]) for name, arm in arms.items()]
+            return {key: value for each in own for key, value in each.items()}
 
         def prefix(strength: float, place: int) -> str:
             return "".join(arm.prefix(strength * self.units[name], place) for name, arm in arms.items())
@@ -68,7 +62,7 @@ class Combined(Method):
         return sum(part.parameters() for part in self.parts.values())
 
 
-class Carried(Method):
+class Carried(ControlMethod):
     """A control that ``lit-ctg export`` (or ``save_pretrained``) wrote: any kind in docs/controls.md.
 
     Args:
@@ -78,32 +72,19 @@ class Carried(Method):
     """
 
     def __init__(
-        self,
-        *,
-        strengths: Sequence[Positive],
-        bundle: str,
-        swept: Mapping[str, float],
-        fixed: Mapping[str, Any],
+        self, *, strengths: Sequence[Positive], bundle: str, swept: Mapping[str, float], fixed: Mapping[str, Any]
     ) -> None:
         super().__init__(strengths=strengths)
         self.bundle, self.swept, self.fixed = bundle, dict(swept), dict(fixed)
-        self.controls: dict[str, Control] = {}
 
     def fit(self, bench: Bench) -> None:
-        """Learn nothing."""
+        folders = {target: self.bundle.replace("TARGET", target) for target in bench.task.targets}
+        self.bundles = {folder: load(folder) for folder in sorted(set(folders.values()))}
+        self.controls = {target: self.bundles[folder] for target, folder in folders.items()}
 
-    def arm(self, bench: Bench, target: str) -> Arm:
-        folder = self.bundle.replace("TARGET", target)
-        control = self.controls.setdefault(folder, load(folder))
-        fixed = {f"{control.name}.{key.replace('TARGET', target)}": value for key, value in self.fixed.items()}
-        return Arm(
-            bench.model,
-            [control],
-            lambda s: {**fixed, **{f"{control.name}.{key}": value * s for key, value in self.swept.items()}},
-        )
+    def settings(self, control: Any, target: str, strength: float) -> dict[str, Any]:
+        fixed = {key.replace("TARGET", target): value for key, value in self.fixed.items()}
+        return {**fixed, **{key: value * strength for key, value in self.swept.items()}}
 
     def read(self) -> str:
-        return " ".join(str(control.origin and control.origin.checksum) for _, control in sorted(self.controls.items()))
-
-    def parameters(self) -> int:
-        return sum(value.numel() for control in self.controls.values() for value in control.tensors().values())
+        return " ".join(str(control.origin and control.origin.checksum) for control in self.bundles.values())

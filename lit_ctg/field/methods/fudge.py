@@ -11,14 +11,14 @@ from torch import Tensor, nn
 
 from lit_ctg.control.future import Future, FutureClassifier
 from lit_ctg.field.bench import Bench
-from lit_ctg.field.method import Arm, Method
+from lit_ctg.field.method import ControlMethod
 from lit_ctg.field.tune import optimise
 from lit_ctg.limits import Count, NonNegative, Positive
 
 AT_ONCE = 512  # held-out passages read at a time
 
 
-class Fudge(Method):
+class Fudge(ControlMethod):
     """Trains p(class | prefix) on every prefix of the training passages, of every class as many.
 
     The last tenth of each class's passages (whole documents but for one) is held out, and the classifier of the least
@@ -46,18 +46,16 @@ class Fudge(Method):
         super().__init__(strengths=strengths)
         self.options = {"dim": dim, "steps": steps, "batch": batch, "learning_rate": learning_rate, "longest": longest}
         self.candidates = candidates
-        self.control: Future | None = None
 
     def fit(self, bench: Bench) -> None:
         targets, options = bench.task.targets, self.options
-        size = int(bench.model.get_output_embeddings().weight.shape[0])
+        size = bench.head_size  # may train the base: before the seed
         torch.manual_seed(bench.seed)
         classifier = FutureClassifier(size, len(targets), int(options["dim"]))
 
         def train(checkpoint: Path) -> dict[str, float]:
             longest = int(options["longest"])
-            rows = [bench.ids([one.text for one in bench.task.examples("train", target)]) for target in targets]
-            parts = [_split(own, longest) for own in rows]
+            parts = [_split(bench.class_ids(target), longest) for target in targets]
 
             def loss_of(generator: np.random.Generator) -> Tensor:
                 return prefix_loss(classifier, *_batch([own for own, _ in parts], generator, int(options["batch"])))
@@ -78,14 +76,7 @@ class Fudge(Method):
 
         key = {"classifier": options, "targets": list(targets), "kept": "least held-out loss"}
         bench.learn("fudge", key, classifier.state_dict(), train)
-        self.control = Future(classifier, targets, candidates=self.candidates)
-
-    def arm(self, bench: Bench, target: str) -> Arm:
-        assert self.control is not None
-        return Arm(bench.model, [self.control], lambda s: {"future.strength": s, f"future.to_{target}": 1})
-
-    def parameters(self) -> int:
-        return 0 if self.control is None else sum(value.numel() for value in self.control.classifier.parameters())
+        self.controls = dict.fromkeys(targets, Future(classifier, targets, candidates=self.candidates))
 
 
 def _split(rows: Sequence[Sequence[int]], longest: int) -> tuple[Tensor, Tensor]:

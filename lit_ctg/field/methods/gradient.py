@@ -12,14 +12,14 @@ from torch import Tensor, nn
 from lit_ctg.control.gradient import Gradient
 from lit_ctg.field.bench import Bench
 from lit_ctg.field.judge import balanced
-from lit_ctg.field.method import Arm, Method
+from lit_ctg.field.method import ControlMethod
 from lit_ctg.field.tune import optimise
 from lit_ctg.limits import Count, NonNegative, Positive
 
 BATCH = 64  # passages read at a time
 
 
-class GradientSteering(Method):
+class GradientSteering(ControlMethod):
     """Trains a linear classifier on the base model's last hidden states of the training passages.
 
     Args:
@@ -46,7 +46,6 @@ class GradientSteering(Method):
         self.steps, self.kl = steps, kl
         self.options = {"updates": updates, "batch": batch, "learning_rate": learning_rate, "longest": longest,
                         "places": places}  # fmt: skip
-        self.control: Gradient | None = None
 
     def fit(self, bench: Bench) -> None:
         targets, options = bench.task.targets, self.options
@@ -61,7 +60,7 @@ class GradientSteering(Method):
                 chosen = torch.from_numpy(generator.integers(0, len(label_X), size=int(options["batch"])))
                 return nn.functional.cross_entropy(classifier(state_XD[chosen]), label_X[chosen])
 
-            told = optimise(
+            facts = optimise(
                 classifier.parameters(),
                 loss_of,
                 steps=int(options["updates"]),
@@ -70,17 +69,11 @@ class GradientSteering(Method):
                 checkpoint=checkpoint,
             )
             right = (classifier(state_XD).argmax(1) == label_X).float().mean()
-            return {**told, "accuracy_on_training_states": float(right)}
+            return {**facts, "accuracy_on_training_states": float(right)}
 
         bench.learn("gradient", {"classifier": options, "targets": list(targets)}, classifier.state_dict(), train)
-        self.control = Gradient(classifier.weight, classifier.bias, targets, steps=self.steps, kl=self.kl)
-
-    def arm(self, bench: Bench, target: str) -> Arm:
-        assert self.control is not None
-        return Arm(bench.model, [self.control], lambda s: {"gradient.strength": s, f"gradient.to_{target}": 1})
-
-    def parameters(self) -> int:
-        return 0 if self.control is None else self.control.weight_CD.numel() + self.control.bias_C.numel()
+        control = Gradient(classifier.weight, classifier.bias, targets, steps=self.steps, kl=self.kl)
+        self.controls = dict.fromkeys(targets, control)
 
 
 @torch.no_grad()
@@ -101,7 +94,7 @@ def states(bench: Bench, longest: int, places: int) -> tuple[Tensor, Tensor]:
     for first in range(0, len(pairs), BATCH):
         part = pairs[first : first + BATCH]
         width = max(len(row) for row, _ in part)
-        # what stands behind a text changes none of its states
+        # padding after a text changes none of its states
         ids_BT = torch.tensor([row + [0] * (width - len(row)) for row, _ in part])
         state_BTD = bench.model.base_model(input_ids=ids_BT, use_cache=False).last_hidden_state.float()
         for (row, label), state_TD in zip(part, state_BTD, strict=True):

@@ -7,7 +7,6 @@ what its texts bring. Losses and gate are the paper's (Eq. 2-7); decoding uses i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,34 +16,29 @@ from torch import Tensor
 from lit_ctg.control import Control
 from lit_ctg.data.huggingface_tokenizer import HuggingFaceTokenizer
 from lit_ctg.field.bench import Bench
-from lit_ctg.field.method import Arm, Method
-from lit_ctg.field.tune import Stream, batch_of, optimise
+from lit_ctg.field.method import ControlMethod
+from lit_ctg.field.tune import Stream, batch_of
 from lit_ctg.limits import NonNegative, Positive
-from lit_ctg.network.huggingface import HuggingFaceBackbone
 from lit_ctg.papers.idea_gate.control import of_run
 
 
-class IdeaGates(Method):
+class IdeaGates(ControlMethod):
     """Gates the base model's logits by the idea head of the class.
 
     Args:
         strengths: multiples of the gate: alpha and its bound beta are scaled together, so 1 is the module's own gate.
         module: makes the module that is trained, from ``vocabulary`` and ``backbone``.
-        learning_rate: of its training; 0: nothing is trained, the head says the token rates of the class alone.
+        learning_rate: of its training; 0: nothing is trained, the head gives the token rates of the class alone.
     """
 
     def __init__(
         self, *, strengths: Sequence[Positive], module: Callable[..., Any], learning_rate: NonNegative
     ) -> None:
         super().__init__(strengths=strengths)
-        self.module, self.learning_rate = module, learning_rate
-        self.controls: dict[str, Control] = {}
-        self.gate = (0.0, 0.0)  # alpha and beta of strength 1
-        self.learned = 0
+        self.module, self.learning_rate, self.learned = module, learning_rate, 0
 
     def fit(self, bench: Bench) -> None:
-        backbone = HuggingFaceBackbone(path=str(bench.model_name or bench.base_folder), frozen=True, where="model")
-        vocabulary = HuggingFaceTokenizer.of(bench.tokenizer)
+        vocabulary, backbone = HuggingFaceTokenizer.of(bench.tokenizer), bench.backbone()
         everything = bench.stream().ids
         for target in bench.task.targets:
             torch.manual_seed(bench.seed)
@@ -54,40 +48,19 @@ class IdeaGates(Method):
             if self.learning_rate:
                 self._train(bench, module, stream, target)
                 self.learned += sum(value.numel() for value in module.idea_head.parameters())
-            module.eval()
-            self.controls[target] = of_run(module, None, None)
-            self.gate = (module.alpha, module.beta)
+            self.controls[target] = of_run(module.eval(), None, None)
 
     def _train(self, bench: Bench, module: Any, stream: Stream, target: str) -> None:
         """Train the idea head on the texts of a class, as long as a model is fine-tuned on them."""
 
         def loss_of(generator: np.random.Generator) -> Tensor:
-            batch = batch_of(stream.windows(generator, int(bench.tune_options["batch"])))
-            loss: Tensor = module.losses(batch)["loss"]
-            return loss
+            return module.losses(batch_of(stream.windows(generator, int(bench.tune_options["batch"]))))["loss"]
 
-        def train(checkpoint: Path) -> dict[str, float]:
-            module.train()
-            return optimise(
-                module.idea_head.parameters(),
-                loss_of,
-                steps=int(bench.tune_options["steps"]),
-                learning_rate=self.learning_rate,
-                seed=bench.seed,
-                weight_decay=0.0,
-                checkpoint=checkpoint,
-            )
+        key = {"learning_rate": self.learning_rate, "module": getattr(self.module, "keywords", {}), "label": target}
+        bench.train("idea_head", key, dict(module.idea_head.named_parameters()), loss_of, self.learning_rate)
 
-        options = {"learning_rate": self.learning_rate, "module": getattr(self.module, "keywords", {})}
-        bench.learn("idea_head", {**options, "label": target}, module.idea_head.state_dict(), train)
-
-    def arm(self, bench: Bench, target: str) -> Arm:
-        alpha, beta = self.gate
-        return Arm(
-            bench.model,
-            [self.controls[target]],
-            lambda s: {"idea_gate.alpha": s * alpha, "idea_gate.beta": s * beta},
-        )
+    def settings(self, control: Control, target: str, strength: float) -> dict[str, float]:
+        return {setting.name: strength * setting.default for setting in control.settings}
 
     def parameters(self) -> int:
         return self.learned

@@ -2,14 +2,40 @@
 
 from __future__ import annotations
 
-import abc
-from collections.abc import Sequence
+import contextlib
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from lit_ctg.control import lora
 from lit_ctg.control.class_models import ClassModels, Experts, GenerativeClassifier
 from lit_ctg.field.bench import Bench
-from lit_ctg.field.method import Arm, Method, move_towards
+from lit_ctg.field.method import Arm, ControlMethod, Method
 from lit_ctg.limits import Count, NonNegative, Nucleus, Positive
+from lit_ctg.network.huggingface import adapters_of, add_adapters
+
+
+def move_towards(model: Any, base: Mapping[str, Any], tuned: Mapping[str, Any]) -> Callable[[float], Any]:
+    """Return ``at`` of an arm whose weights are base + strength (tuned - base) (Ilharco et al., 2023, sec. 2).
+
+    Args:
+        model: the one whose weights are set, and then reset to the base's.
+        base, tuned: weights by name, as in ``state_dict``.
+    """
+
+    @contextlib.contextmanager
+    def at(strength: float) -> Iterator[None]:
+        moved = {
+            name: value + strength * (tuned[name] - value) if value.is_floating_point() else value
+            for name, value in base.items()
+        }
+        model.load_state_dict(moved)
+        try:
+            yield
+        finally:
+            model.load_state_dict(base)
+
+    return at
 
 
 class FineTuned(Method):
@@ -30,7 +56,7 @@ class FineTuned(Method):
         return sum(model.num_parameters() for model in self.models.values())
 
 
-class LoRA(Method):
+class LoRA(ControlMethod):
     """Low-rank adapters trained on the texts of the class with peft; the strength multiplies their output.
 
     Args:
@@ -44,61 +70,33 @@ class LoRA(Method):
     ) -> None:
         super().__init__(strengths=strengths)
         self.rank, self.alpha, self.learning_rate = rank, alpha, learning_rate
-        self.models: dict[str, Any] = {}
 
     def fit(self, bench: Bench) -> None:
-        from lit_ctg.network.huggingface import add_adapters
-
-        options = {"rank": self.rank, "alpha": self.alpha, "dropout": 0.0, "targets": None}
-
         def prepare(model: Any) -> Any:
             model.requires_grad_(False)
-            add_adapters(model, options)
+            add_adapters(model, {"rank": self.rank, "alpha": self.alpha})
             return model
 
-        name = f"lora{self.rank}-{self.alpha:g}"
-        rate = self.learning_rate
-        self.models = {
-            label: bench.tuned(label, prepare=prepare, name=name, learning_rate=rate) for label in bench.task.targets
-        }
-
-    def arm(self, bench: Bench, target: str) -> Arm:
-        # an adapter adds scale * B A: multiplying B by the strength multiplies the whole
-        model = self.models[target]
-        tuned = {name: value.clone() for name, value in model.state_dict().items()}
-        base = {name: value * 0 if "lora_B" in name else value for name, value in tuned.items()}
-        return Arm(model, at=move_towards(model, base, tuned))
-
-    def parameters(self) -> int:
-        return sum(
-            value.numel()
-            for model in self.models.values()
-            for name, value in model.named_parameters()
-            if "lora_" in name
-        )
+        options = {"prepare": prepare, "name": f"lora{self.rank}-{self.alpha:g}", "learning_rate": self.learning_rate}
+        for label in bench.task.targets:
+            self.controls[label] = lora.LoRA(adapters_of(bench.tuned(label, **options)))
 
 
-class OfClassModels(Method):
+class OfClassModels(ControlMethod):
     """Base class of methods that steer by a fine-tuned model of every class."""
 
-    def __init__(self, *, strengths: Sequence[Positive]) -> None:
-        super().__init__(strengths=strengths)
-        self.control: ClassModels | None = None
+    models: dict[str, Any]
 
-    @abc.abstractmethod
+    @abstractmethod
     def make(self, models: dict[str, Any]) -> ClassModels:
         """Return the control of these models, class -> model."""
 
     def fit(self, bench: Bench) -> None:
-        self.control = self.make({label: bench.tuned(label) for label in bench.task.targets})
-
-    def arm(self, bench: Bench, target: str) -> Arm:
-        assert self.control is not None
-        name = self.control.name
-        return Arm(bench.model, [self.control], lambda s: {f"{name}.strength": s, f"{name}.to_{target}": 1})
+        self.models = {label: bench.tuned(label) for label in bench.task.targets}
+        self.controls = dict.fromkeys(bench.task.targets, self.make(self.models))
 
     def parameters(self) -> int:
-        return 0 if self.control is None else sum(m.num_parameters() for m in self.control.models.values())
+        return sum(model.num_parameters() for model in self.models.values())
 
 
 class DExperts(OfClassModels):

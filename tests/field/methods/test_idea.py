@@ -143,7 +143,7 @@ def test_the_training_seed_sets_first_values_and_draws(
         told.append((seed, next(iter(parameters)).detach().clone()))
         return {"loss": 0.0}
 
-    monkeypatch.setattr("lit_ctg.field.methods.idea.optimise", recorded)
+    monkeypatch.setattr("lit_ctg.field.bench.optimise", recorded)
     for seed in (1, 2):
         bench = make_bench(f"seed={seed}")
         assert bench.weights  # its base lies among the shared parts, these heads do not

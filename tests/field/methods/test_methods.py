@@ -15,12 +15,11 @@ from lit_ctg.control.token_bias import TokenBias
 from lit_ctg.errors import UserError
 from lit_ctg.field.bench import Bench
 from lit_ctg.field.command import complete, compose
-from lit_ctg.field.method import move_towards
 from lit_ctg.field.methods import fudge
 from lit_ctg.field.methods.combined import Combined
 from lit_ctg.field.methods.fudge import _batch, _loss_of_class, _split, prefix_loss
 from lit_ctg.field.methods.plain import Bare, Prefix
-from lit_ctg.field.methods.tuned import FineTuned, LoRA
+from lit_ctg.field.methods.tuned import FineTuned, LoRA, move_towards
 from lit_ctg.field.methods.words import LogOdds
 from lit_ctg.field.run import build_method
 from tests.field.conftest import MakeBench
@@ -65,16 +64,16 @@ def test_weights_move_along_a_line_and_back(bench: Bench) -> None:
 def test_adapters_at_strength_0_are_the_base_model_and_twice_as_strong_at_2(bench: Bench) -> None:
     method = LoRA(strengths=[1], rank=2, alpha=4, learning_rate=1e-3)
     method.fit(bench)
-    arm, ids = method.arm(bench, "positive"), torch.tensor([[3, 4, 5]])
-    layer = next(module for name, module in arm.model.named_modules() if name.endswith("h.0.attn.c_attn"))
+    control, ids = method.arm(bench, "positive").controls[0], torch.tensor([[3, 4, 5]])
+    layer = next(module for name, module in bench.model.named_modules() if name.endswith("h.0.attn.c_attn"))
     given = torch.randn(1, 3, bench.model.config.n_embd, generator=torch.Generator().manual_seed(0))
     added = {}
     with torch.no_grad():
+        bare = bench.model(input_ids=ids).logits
         for strength in (0.0, 1.0, 2.0):
-            with arm.at(strength):
+            with control.attach(bench.model, {"strength": strength}):
                 added[strength] = layer(given)
-                if strength == 0:
-                    assert torch.equal(arm.model(input_ids=ids).logits, bench.model(input_ids=ids).logits)
+                assert torch.equal(bench.model(input_ids=ids).logits, bare) == (strength == 0)
     assert not torch.equal(added[1.0], added[0.0]), "they were trained"
     assert torch.allclose(added[2.0] - added[0.0], 2 * (added[1.0] - added[0.0]), atol=1e-6)
 
@@ -156,7 +155,7 @@ def test_any_bundle_is_a_method(bundle_of_bias: Path, make_bench: MakeBench) -> 
     weights = torch.eye(len(bench.tokenizer))
     TokenBias({"positive": weights[11], "negative": weights[10]}).save_pretrained(bundle_of_bias)
     again = build_method(compose([*words, "++method.fixed.to_TARGET=1"]))
-    again.arm(bench, "positive")
+    again.fit(bench)
     assert read and again.read() and again.read() != read and LogOdds(strengths=[1], prior=0.5).read() == ""
 
 
@@ -180,7 +179,7 @@ def test_a_combination_gives_each_part_its_unit(bench: Bench) -> None:
     tuned = {name: FineTuned(strengths=[1]) for name in ("one", "two")}
     two = Combined(strengths=[1], parts=tuned, units={"one": 1, "two": 1})
     two.fit(bench)
-    with pytest.raises(UserError, match="one and two both bring a model of their own"):
+    with pytest.raises(UserError, match="one and two both change the model"):
         two.arm(bench, "positive")
 
 
@@ -189,7 +188,7 @@ def test_codes_decode_as_they_were_trained(bench: Bench, kind: str) -> None:
     """The carried control gives the scores that training saw: the network with the code put in by hand."""
     method = build_method(compose(["size=smoke", f"method={kind}", "method.learning_rate=0.5"]))
     method.fit(bench)
-    control, ids = method.control, torch.tensor([[3, 4, 5]])
+    control, ids = method.controls["positive"], torch.tensor([[3, 4, 5]])
     settings = {f"{kind}.strength": 1, f"{kind}.positive": 1}
     made = Steered(bench.model, [control], tokenizer=bench.tokenizer).generate(
         ids, settings, max_new_tokens=1, output_scores=True, return_dict_in_generate=True
