@@ -9,7 +9,7 @@ import logging
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from numbers import Integral, Real
 
 # numbers of a write that failed, which does not know its file
@@ -33,6 +33,25 @@ def refuse_first(cases: Iterable[tuple[object, str]], where: str = "") -> None:
     for wrong, why in cases:
         if wrong:
             raise UserError(f"{where}{why}")
+
+
+def refuse(cases: Mapping[str, object]) -> None:
+    """Raise ``UserError`` with the first text whose condition holds."""
+    for text, holds in cases.items():
+        if holds:
+            raise UserError(text)
+
+
+def check_known(what: str, name: object, options: Iterable[str], remedy: str = "") -> None:
+    """Refuse a name that is not among the options; ``what`` says of what kind it is.
+
+    Raises:
+        UserError: names the closest option and all of them, or the remedy.
+    """
+    known = list(options)
+    if name not in known:
+        there_are = remedy or f"there are: {', '.join(known) or 'none'}"
+        raise UserError(f"no {what} '{' '.join(str(name).split())[:80]}'{did_you_mean(str(name), known)}; {there_are}")
 
 
 @contextlib.contextmanager

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from lit_ctg.control.bundle import Carried, Origin
 from lit_ctg.core.generation import ControlSetting
 from lit_ctg.decoding.rule import RuleList, ScoreRule
-from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.errors import UserError, check_known, check_whole, did_you_mean, refuse
 from lit_ctg.files import plain_name
 from lit_ctg.limits import Checked
 from lit_ctg.network.layers import linear_sizes
@@ -76,11 +76,11 @@ def refuse_encoder(model: Any) -> None:
     Raises:
         UserError: it is one.
     """
-    config = getattr(model, "config", None)
-    if getattr(config, "is_encoder_decoder", False):
-        raise UserError("controls steer causal language models, this one has an encoder: use a decoder-only model")
-    if getattr(config, "model_type", None) == "xlnet":
-        raise UserError("controls steer causal language models, XLNet predicts in any order: use another model")
+    config, only = getattr(model, "config", None), "controls steer causal language models"
+    refuse({
+        f"{only}, this one has an encoder: use a decoder-only model": getattr(config, "is_encoder_decoder", False),
+        f"{only}, XLNet predicts in any order: use another model": getattr(config, "model_type", None) == "xlnet",
+    })  # fmt: skip
 
 
 def generating(model: Any) -> Any:
@@ -133,7 +133,7 @@ class Prefix:
     """The whole prefixes of the rows of the current decode step, with padding marked.
 
     Hugging Face's ``generate`` passes only the newest token to the network, reorders beams, pads prompts on the left,
-    and does not tell score rules about the padding. It does pass all of this to ``prepare_inputs_for_generation``,
+    and does not show the padding to score rules. It does pass all of this to ``prepare_inputs_for_generation``,
     which is watched here.
 
     Attributes:
@@ -225,7 +225,7 @@ class Prefix:
 
 
 class _Preparation:
-    """A model's ``prepare_inputs_for_generation`` that tells a prefix what it is given."""
+    """A model's ``prepare_inputs_for_generation`` that passes its arguments to a prefix, too."""
 
     def __init__(self, inner: Any, prefix: Prefix) -> None:
         functools.update_wrapper(self, inner)  # ``generate`` looks at the arguments
@@ -246,7 +246,7 @@ class _Preparation:
 
 @contextmanager
 def _watching(model: Any, prefix: Prefix) -> Iterator[None]:
-    """Tell a prefix what a model's ``prepare_inputs_for_generation`` is given."""
+    """Pass the arguments of a model's ``prepare_inputs_for_generation`` to a prefix, too."""
     own = model.__dict__
     before = own.get(PREPARE)
     setattr(model, PREPARE, _Preparation(getattr(model, PREPARE), prefix))
@@ -444,8 +444,7 @@ class Control(Carried, Checked, abc.ABC):
             UserError: a setting that does not exist or does not fit, a model of another shape, or a forward pass that
                 skipped what the control attached.
         """
-        if not isinstance(rows, int | np.integer):
-            raise UserError(f"rows={rows!r}: give the number of prompts")
+        check_whole("rows", rows, 0, "the number of prompts")
         values = self.values(settings or {}, rows)
         self.check_model(model)
         with ExitStack() as stack:
@@ -474,9 +473,7 @@ class Control(Carried, Checked, abc.ABC):
             raise UserError(f"control {self.name}: give settings as a mapping, {{name: value}}")
         known = {setting.name: setting for setting in self.settings}
         for name in settings:
-            if name not in known:
-                hint = did_you_mean(str(name), known)
-                raise UserError(f"control {self.name} has no setting '{name}'{hint}; it has {', '.join(known)}")
+            check_known(f"setting of control {self.name}", name, known)
         return {
             name: self._column(setting, settings.get(name, setting.default), rows) for name, setting in known.items()
         }
@@ -509,24 +506,17 @@ class Control(Carried, Checked, abc.ABC):
         Raises:
             UserError: it is not a causal language model, is compiled, or has another width or vocabulary.
         """
-        if not isinstance(model, nn.Module) or not hasattr(model, "prepare_inputs_for_generation"):
-            raise UserError(
-                f"control {self.name}: a {type(model).__name__} is not a Hugging Face causal language model"
-            )
+        kind, me = type(model).__name__, f"control {self.name}"
+        if not isinstance(model, nn.Module) or not hasattr(model, PREPARE):
+            raise UserError(f"{me}: a {kind} is not a Hugging Face causal language model")
         refuse_encoder(model)
-        for path, module in model.named_modules():
-            if _is_compiled(module):
-                where = f" ({path})" if path else ""
-                raise UserError(
-                    f"control {self.name}: a compiled model{where} does not see what controls attach: uncompile it"
-                )
-        found = model_shape(model)
-        for part, needed in self.shape().items():
-            if found.get(part) != needed:
-                raise UserError(
-                    f"control {self.name} fits a model with {part}={needed}, this one has {found.get(part)}: "
-                    "use the model it was made for"
-                )
+        compiled = next((path or kind for path, module in model.named_modules() if _is_compiled(module)), None)
+        found, remedy = model_shape(model), "use the model it was made for"
+        refuse({
+            f"{me}: a compiled model ({compiled}) does not see what controls attach: uncompile it": compiled,
+            **{f"{me} fits a model with {part}={needed}, this one has {found.get(part)}: {remedy}":
+               found.get(part) != needed for part, needed in self.shape().items()},
+        })  # fmt: skip
 
 
 class _Kept(ScoreRule):

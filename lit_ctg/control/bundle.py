@@ -14,7 +14,7 @@ import inspect
 import json
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
@@ -26,7 +26,7 @@ from torch import Tensor
 import lit_ctg
 from lit_ctg.control.card import card
 from lit_ctg.control.code import CODE, REQUIREMENTS, code_of
-from lit_ctg.errors import UserError, did_you_mean, one_line
+from lit_ctg.errors import UserError, check_known, one_line, refuse
 from lit_ctg.files import bring_back, check_regular, files_in, plain_name, replacing, writing
 
 if TYPE_CHECKING:
@@ -36,13 +36,19 @@ FORMAT = 1
 CONTROL, TENSORS, CARD, RECORD = "control.json", "control.safetensors", "README.md", "run.json"
 # what `lit-ctg memory fit` measured, beside a fitted memory
 FIT = "fit.json"
-# of a file that is no tensors
+# of a file that holds no tensors
 MOST_BYTES = 2**26
 # suffixes of files that a loader might execute
 PICKLES = (".pkl", ".pickle", ".pt", ".pth", ".bin", ".ckpt", ".npy", ".npz", ".joblib", ".dill")
 VERSIONED = ("lit-ctg", "torch", "transformers", "safetensors")
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 REMEDY = "download or export it again"
+# what ``control.json`` holds besides the format, by type
+MANIFEST: dict[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(("kind", "name"), str),
+    **dict.fromkeys(("config", "shape", "files", "versions"), dict),
+    "tokenizer": (str, type(None)),
+}
 
 
 @dataclass(frozen=True)
@@ -161,12 +167,8 @@ def kind_named(kind: str) -> type[Control]:
         UserError: there is none.
     """
     known, broken = _found()
-    if kind not in known:
-        left_out = "".join(f"; {name} is left out: {why}" for name, why in broken.items())
-        raise UserError(
-            f"no control of the kind '{kind}' in this version{did_you_mean(kind, known)}; there are "
-            f"{', '.join(sorted(known))}{left_out}"
-        )
+    left_out = "".join(f"; {name} is left out: {why}" for name, why in broken.items())
+    check_known("kind of control in this version:", kind, known, f"there are {', '.join(sorted(known))}{left_out}")
     return known[kind]
 
 
@@ -189,9 +191,10 @@ def save(control: Control, folder: str | Path, code: Mapping[str, str] | None = 
     target = Path(folder)
     with writing(target):
         bring_back(target)
-        if target.exists() and (not target.is_dir() or (any(target.iterdir()) and not (target / CONTROL).is_file())):
+        full = target.exists() and (not target.is_dir() or any(target.iterdir()))
+        if full and not (target / CONTROL).is_file():
             raise UserError(f"{folder} exists and holds no control: give a new or empty folder")
-        if target.is_dir() and any(target.iterdir()):
+        if full:
             _check_ours(target)
     with replacing(target, whole=True) as temporary:  # of an older bundle
         temporary.mkdir()
@@ -202,18 +205,18 @@ def save(control: Control, folder: str | Path, code: Mapping[str, str] | None = 
 
 
 def _check_ours(folder: Path) -> None:
-    """Refuse a bundle beside which lie files of somebody else, which would be deleted with it."""
-    told = _read_json(folder / CONTROL)
-    own = {CONTROL, FIT, CODE, REQUIREMENTS, *(told.get("files", ()) if isinstance(told, dict) else ())}
+    """Refuse a bundle with files of somebody else beside it, which would be deleted with it."""
+    manifest = _read_json(folder / CONTROL)
+    own = {CONTROL, FIT, CODE, REQUIREMENTS, *(manifest.get("files", ()) if isinstance(manifest, dict) else ())}
     if foreign := [name for name in files_in(folder) if name not in own]:
-        raise UserError(f"{folder} holds {foreign[0]}, which is no part of its control: give a new or empty folder")
+        raise UserError(f"{folder} holds {foreign[0]}, which is not part of its control: give a new or empty folder")
 
 
 def _write(control: Control, folder: Path) -> None:
     from safetensors.torch import save_file
 
     origin = control.origin or Origin()
-    told: dict[str, Any] = {
+    manifest: dict[str, Any] = {
         "format": FORMAT,
         "kind": control.kind,
         "name": control.name,
@@ -228,19 +231,19 @@ def _write(control: Control, folder: Path) -> None:
     }
     tensors = {name: value.detach().cpu().contiguous().clone() for name, value in control.tensors().items()}
     try:
-        _check_numbers(type(control), told["config"], tensors)
+        _check_numbers(type(control), manifest["config"], tensors)
     except ValueError as error:
         raise UserError(f"control {control.name} cannot be saved: {one_line(error)}") from error
     if tensors:
         save_file(tensors, folder / TENSORS, metadata={"format": "pt"})
     if origin.record is not None:
         (folder / RECORD).write_text(json.dumps(origin.record, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-        told["run"] = {key: origin.record.get(key) for key in ("experiment", "size", "seed", "config_hash")}
-        told["run"]["sha256"] = _checksum(folder / RECORD)
+        manifest["run"] = {key: origin.record.get(key) for key in ("experiment", "size", "seed", "config_hash")}
+        manifest["run"]["sha256"] = _checksum(folder / RECORD)
     (folder / CARD).write_text(card(control, origin.record), encoding="utf-8")
-    told["files"] = {path.name: _checksum(path) for path in sorted(folder.iterdir())}
-    told["sha256"] = _own_checksum(told)
-    (folder / CONTROL).write_text(_json(told, indent=1) + "\n", encoding="utf-8")
+    manifest["files"] = {path.name: _checksum(path) for path in sorted(folder.iterdir())}
+    manifest["sha256"] = _own_checksum(manifest)
+    (folder / CONTROL).write_text(_json(manifest, indent=1) + "\n", encoding="utf-8")
 
 
 def load(name: str | Path, *, revision: str | None = None) -> Control:
@@ -250,36 +253,35 @@ def load(name: str | Path, *, revision: str | None = None) -> Control:
         UserError: no bundle there; changed, truncated, of another version or program; pickles; an unknown kind.
     """
     folder = _folder(str(name), revision)
-    told = told_by(folder)
+    manifest = manifest_of(folder)
     if "lit_ctg_" in (folder / CONTROL).read_text(encoding="utf-8"):
         register_ours()  # a control that holds models may hold exported ones
-    control = restored(kind_named(str(told["kind"])), folder, told)
+    control = restored(kind_named(str(manifest["kind"])), folder, manifest)
     assert control.origin is not None
-    if RECORD in told["files"]:
+    if RECORD in manifest["files"]:
         control.origin = replace(control.origin, record=_read_json(folder / RECORD))
     return control
 
 
-def restored(kind: type[ControlT], folder: Path, told: Mapping[str, Any]) -> ControlT:
+def restored(kind: type[ControlT], folder: Path, manifest: Mapping[str, Any]) -> ControlT:
     """Return the control in a folder whose ``control.json`` is known; the run record is not read.
 
     Raises:
         UserError: see ``load``.
     """
-    tensors = checked_tensors(folder, told)
+    tensors = checked_tensors(folder, manifest)
     try:
-        _check_numbers(kind, told["config"], tensors)
-        control = kind.restore(told["config"], tensors)
-        control.rename(told["name"])
+        _check_numbers(kind, manifest["config"], tensors)
+        control = kind.restore(manifest["config"], tensors)
+        control.rename(manifest["name"])
         control.values({}, 1)  # its defaults
-        different = control.shape() != told["shape"]
+        if control.shape() != manifest["shape"]:
+            raise ValueError(f"{CONTROL} states a shape that its tensors do not have")
     except Exception as error:  # missing or misshapen tensors or settings can raise anything
         raise UserError(
             f"{folder} does not hold what a {kind.kind} needs ({one_line(error)[:300]}): {REMEDY}"
         ) from error
-    if different:
-        raise UserError(f"{folder}: {CONTROL} states a shape that its tensors do not have: {REMEDY}")
-    control.origin = Origin(None, told["tokenizer"], told["versions"], told["sha256"])
+    control.origin = Origin(None, manifest["tokenizer"], manifest["versions"], manifest["sha256"])
     return control
 
 
@@ -323,50 +325,49 @@ def _folder(name: str, revision: str | None) -> Path:
         ) from error
 
 
-def told_by(folder: Path, *, whole: bool = True) -> dict[str, Any]:
+def manifest_of(folder: Path, *, whole: bool = True) -> dict[str, Any]:
     """Return the checked content of ``control.json``; not ``whole``: before its other files have arrived.
 
     Raises:
         UserError: see ``load``.
     """
-    for path in sorted(folder.iterdir()):
-        if path.suffix.lower() in PICKLES:
-            raise UserError(f"{folder} holds {path.name}, which may be a pickle: a control has none, delete it")
-    if not (folder / CONTROL).is_file():
-        raise UserError(f"{folder} holds no {CONTROL}, so it is not a control of lit_ctg: give the folder of a bundle")
-    told = _read_json(folder / CONTROL)
-    if not isinstance(told, dict) or "format" not in told or "kind" not in told:
-        raise UserError(f"{folder}: {CONTROL} was not written by lit_ctg: give the folder of a bundle")
-    if told["format"] != FORMAT:
-        raise UserError(f"{folder} has the bundle format {told['format']}, this version reads {FORMAT}: {REMEDY}")
-    needed = {"name": str, "config": dict, "shape": dict, "files": dict, "versions": dict}
-    complete = all(isinstance(told.get(key), type_) for key, type_ in needed.items())
-    if (
-        not complete
-        or not isinstance(told.get("tokenizer", 0), str | None)
-        or told.get("sha256") != _own_checksum(told)
-    ):
-        raise UserError(f"{folder}: {CONTROL} was changed (its checksum does not agree): {REMEDY}")
-    for name, checksum in told["files"].items():
-        path = folder / plain_name(name, f"{folder / CONTROL}: a file", REMEDY)
+    pickles = [path.name for path in sorted(folder.iterdir()) if path.suffix.lower() in PICKLES]
+    here, ours = folder / CONTROL, "give the folder of a bundle"
+    refuse({
+        f"{folder} holds {', '.join(pickles[:1])}, which may be a pickle: a control has none, delete it": pickles,
+        f"{folder} holds no {CONTROL}, so it is not a control of lit_ctg: {ours}": not here.is_file(),
+    })  # fmt: skip
+    manifest = _read_json(here)
+    if not isinstance(manifest, dict) or "format" not in manifest:
+        raise UserError(f"{here} was not written by lit_ctg: {ours}")
+    version = manifest["format"]
+    wrong = [key for key, kind in MANIFEST.items() if not isinstance(manifest.get(key), kind)]
+    differs = bool(wrong) or manifest.get("sha256") != _own_checksum(manifest)
+    refuse({
+        f"{folder} has the bundle format {version}, this version reads {FORMAT}: {REMEDY}": version != FORMAT,
+        f"{here} was changed ({', '.join(wrong) or 'its checksum'} does not agree): {REMEDY}": differs,
+    })  # fmt: skip
+    for name, checksum in manifest["files"].items():
+        path = folder / plain_name(name, f"{here}: a file", REMEDY)
         if not whole:
             continue
-        if not path.is_file():
-            raise UserError(f"{folder} lacks {name}: {REMEDY}")
-        if name != TENSORS and path.stat().st_size > MOST_BYTES:
-            raise UserError(f"{path} is larger than {MOST_BYTES // 2**20} MiB: {REMEDY}")
+        size = path.stat().st_size if path.is_file() else -1
+        refuse({
+            f"{folder} lacks {name}: {REMEDY}": size < 0,
+            f"{path} is larger than {MOST_BYTES // 2**20} MiB: {REMEDY}": name != TENSORS and size > MOST_BYTES,
+        })  # fmt: skip
         if _checksum(path) != checksum:
             raise UserError(f"{path} was changed or cut off (its checksum does not agree): {REMEDY}")
-    return told
+    return manifest
 
 
-def checked_tensors(folder: Path, told: Mapping[str, Any]) -> dict[str, Tensor]:
+def checked_tensors(folder: Path, manifest: Mapping[str, Any]) -> dict[str, Tensor]:
     """Return the tensors of a bundle.
 
     Raises:
         UserError: not a safetensors file.
     """
-    if TENSORS not in told["files"]:
+    if TENSORS not in manifest["files"]:
         return {}
     from safetensors import SafetensorError
     from safetensors.torch import load_file
@@ -412,8 +413,8 @@ def _checksum(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _own_checksum(told: dict[str, Any]) -> str:
-    rest = {key: value for key, value in told.items() if key != "sha256"}
+def _own_checksum(manifest: dict[str, Any]) -> str:
+    rest = {key: value for key, value in manifest.items() if key != "sha256"}
     return hashlib.sha256(_json(rest, sort_keys=True).encode()).hexdigest()
 
 
@@ -430,8 +431,3 @@ def _read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read ({one_line(error)[:120]}): {REMEDY}") from error
-
-
-def listed(controls: Sequence[Control]) -> str:
-    """Return the names of controls, for messages."""
-    return ", ".join(control.name for control in controls)

@@ -23,21 +23,13 @@ import torch
 from torch import Tensor
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
-from lit_ctg.control.base import (
-    NO_TOKEN,
-    Prefix,
-    Stage,
-    Values,
-    generating,
-    like_inputs,
-    model_shape,
-    row_values,
-)
+from lit_ctg.control.base import NO_TOKEN, Prefix, Stage, Values, generating, like_inputs, model_shape, row_values
 from lit_ctg.control.bundle import check_weights
 from lit_ctg.control.token_bias import ClassControl, check_classes, class_shares
 from lit_ctg.decoding.filters import nucleus
 from lit_ctg.decoding.rule import ScoreRule
 from lit_ctg.errors import UserError
+from lit_ctg.limits import Nucleus
 
 if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
@@ -265,15 +257,13 @@ class Experts(ClassModels):
         name: see ``Control``.
 
     Raises:
-        UserError: see ``ClassModels``; a mass that is none.
+        UserError: see ``ClassModels``.
     """
 
     kind = "experts"
 
-    def __init__(self, models: Mapping[str, Any], *, filter_p: float = 0.9, name: str | None = None) -> None:
+    def __init__(self, models: Mapping[str, Any], *, filter_p: Nucleus = 0.9, name: str | None = None) -> None:
         super().__init__(models, name=name)
-        if isinstance(filter_p, bool) or not isinstance(filter_p, int | float) or not 0 < filter_p <= 1:
-            raise UserError(f"control {self.name}: filter_p={filter_p}: give a number above 0, at most 1")
         self.filter_p = float(filter_p)
 
     def rule(self, values: Values, prefix: Prefix) -> ScoreRule:
@@ -284,9 +274,8 @@ class Experts(ClassModels):
 
     @classmethod
     def restore(cls, config: dict[str, Any], tensors: dict[str, Tensor]) -> Experts:
-        made = super().restore(config, tensors)
-        made.filter_p = float(config.get("filter_p", 1.0))  # bundles from before it existed keep all tokens
-        return made
+        models = super().restore(config, tensors).models
+        return cls(models, filter_p=config.get("filter_p", 1.0))  # bundles from before it existed keep all tokens
 
 
 class GenerativeClassifier(ClassModels):

@@ -14,7 +14,7 @@ from typing import Any
 from transformers.utils import cached_file
 
 from lit_ctg.control.base import Control
-from lit_ctg.control.bundle import CONTROL, restored, told_by
+from lit_ctg.control.bundle import CONTROL, manifest_of, restored
 from lit_ctg.control.steered import Steered
 from lit_ctg.errors import UserError
 
@@ -51,12 +51,13 @@ def generate_under(
         raise UserError("custom_generate: which bundle? give control=<folder or hub name>")
     folder = Path(str(cached_file(name, CONTROL))).parent
     if not Path(name).expanduser().is_dir():
-        for file in told_by(folder, whole=False)["files"]:
+        for file in manifest_of(folder, whole=False)["files"]:
             cached_file(name, file)
-    told = told_by(folder)
-    if told["kind"] != kind.kind:
-        raise UserError(f"{name} holds a control of the kind {told['kind']}, this code is for {kind.kind}")
-    made = restored(kind, folder, told)
+    manifest = manifest_of(folder)
+    other = f"{name} holds a control of the kind {manifest['kind']}, this code is for {kind.kind}"
+    if manifest["kind"] != kind.kind:
+        raise UserError(other)
+    made = restored(kind, folder, manifest)
     given = {key: value for key, value in arguments.items() if value is not None}
     ids_BT = given.pop("input_ids", given.pop("inputs", None))
     if ids_BT is None:

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from lit_ctg.control.base import NO_TOKEN, Prefix, Stage, Values, like_inputs, loaded, row_values
-from lit_ctg.control.token_bias import ClassControl, check_classes, class_shares
+from lit_ctg.control.token_bias import ClassControl, check_classes, check_count, class_shares
 from lit_ctg.decoding.rule import ScoreRule
-from lit_ctg.errors import UserError
+from lit_ctg.limits import Count
 
 if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
@@ -51,7 +51,7 @@ class FutureClassifier(nn.Module):
     def forward(self, ids_NT: Tensor) -> Tensor:
         """Return log p(class | prefix) after each token, [N, T, C]; what follows a text's end counts as its prefix."""
         real_NT = ids_NT != NO_TOKEN
-        if bool((real_NT[:, 1:] & ~real_NT[:, :-1]).any()):  # something stands before a text
+        if bool((real_NT[:, 1:] & ~real_NT[:, :-1]).any()):  # padding before a text
             return self.head(self._states(ids_NT)).log_softmax(-1)
         # all steps in one call
         embedded_NTE = self.embedding(ids_NT.where(real_NT, 0))
@@ -83,22 +83,18 @@ class Future(ClassControl):
         name: see ``Control``.
 
     Raises:
-        UserError: the number of classes is not the classifier's, or there is no candidate.
+        UserError: the number of classes is not the classifier's.
     """
 
     kind, stage = "future", Stage.LOGITS
 
     def __init__(
-        self, classifier: FutureClassifier, classes: Sequence[str], *, candidates: int = 200, name: str | None = None
+        self, classifier: FutureClassifier, classes: Sequence[str], *, candidates: Count = 200, name: str | None = None
     ) -> None:
         super().__init__(name=name)
         self.classes, self.candidates = check_classes(classes), candidates
         self.classifier = classifier.eval().requires_grad_(False)
-        if classifier.head.out_features != len(self.classes) or candidates < 1:
-            raise UserError(
-                f"control {self.name}: {len(self.classes)} classes for a classifier of {classifier.head.out_features}, "
-                f"{candidates} candidates"
-            )
+        check_count(self.name, self.classes, classifier.head.out_features)
 
     def hooks(self, model: Any, values: Values, prefix: Prefix) -> Iterable[RemovableHandle]:
         """Bring the classifier to the model's device; it is called by the rule."""

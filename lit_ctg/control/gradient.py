@@ -19,8 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from lit_ctg.control.base import Prefix, Stage, Values, model_shape, row_values
-from lit_ctg.control.token_bias import ClassControl, check_classes, class_shares
+from lit_ctg.control.token_bias import ClassControl, check_classes, check_count, class_shares
 from lit_ctg.errors import UserError
+from lit_ctg.limits import Count, Weight
 
 if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
@@ -77,7 +78,7 @@ class Gradient(ClassControl):
         name: see ``Control``.
 
     Raises:
-        UserError: another number of classes than the classifier has, no step, or a weight below 0.
+        UserError: another number of classes than the classifier has.
     """
 
     kind, stage = "gradient", Stage.NETWORK
@@ -88,17 +89,15 @@ class Gradient(ClassControl):
         bias_C: Tensor,
         classes: Sequence[str],
         *,
-        steps: int = 3,
-        kl: float = 0.01,
+        steps: Count = 3,
+        kl: Weight = 0.01,
         name: str | None = None,
     ) -> None:
         super().__init__(name=name)
         self.classes, self.steps, self.kl = check_classes(classes), steps, kl
         self.weight_CD, self.bias_C = weight_CD.detach().float(), bias_C.detach().float()
-        if weight_CD.shape[0] != len(self.classes) or bias_C.shape != weight_CD.shape[:1]:
-            raise UserError(f"control {self.name}: {len(self.classes)} classes for a classifier of {len(weight_CD)}")
-        if steps < 1 or kl < 0:
-            raise UserError(f"control {self.name}: steps={steps}, kl={kl}: take one step at least, and kl from 0")
+        for size in (len(weight_CD), len(bias_C)):
+            check_count(self.name, self.classes, size)
 
     def check_model(self, model: Any) -> None:
         """Refuse a model whose output layer has no plain weights to move along.

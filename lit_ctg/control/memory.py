@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ from lit_ctg.core.generation import ControlSetting
 from lit_ctg.decoding.ngram import Found, NgramModel, histories
 from lit_ctg.decoding.rule import PerRow, ScoreRule, per_row
 from lit_ctg.errors import UserError
+from lit_ctg.limits import Choice
 from lit_ctg.statistics import Interval, ratio_interval
 
 MIXTURES = ("linear", "product")
@@ -154,7 +155,7 @@ class Memory(Control):
         ngram: NgramModel,
         *,
         weights: dict[str, Tensor] | None = None,
-        mixture: str = "linear",
+        mixture: Annotated[str, Choice(MIXTURES)] = "linear",
         text: str | None = None,
         name: str | None = None,
     ) -> None:
@@ -167,7 +168,7 @@ class Memory(Control):
             weight_K = self.weights.get(each)
             if weight_K is None or weight_K.shape != (size,) or not bool(((weight_K >= 0) & (weight_K <= 1)).all()):
                 raise UserError(f"the memory's weights of {each} are not {size} numbers from 0 to 1: fit it again")
-        self.mixture = ControlSetting("mixture", "how the two are mixed", mixture, choices=MIXTURES).checked(mixture)
+        self.mixture = mixture
 
     @property
     def settings(self) -> tuple[ControlSetting, ...]:

@@ -16,11 +16,12 @@ import torch
 from torch import Tensor
 
 from lit_ctg.control.base import Control, Prefix, added_ids, generating, like_inputs, refuse_encoder, row_values
-from lit_ctg.control.bundle import check_tokenizer, listed
+from lit_ctg.control.bundle import check_tokenizer
 from lit_ctg.core.chat import chat_ids
+from lit_ctg.core.generation import check_room
 from lit_ctg.decoding.filters import sample
 from lit_ctg.decoding.rule import RuleList, ScoreRule
-from lit_ctg.errors import UserError, check_number, check_whole, did_you_mean, one_line
+from lit_ctg.errors import UserError, check_known, check_number, check_whole, one_line, refuse
 
 Prompts = str | Sequence[str] | Sequence[Sequence[int]] | Tensor | Mapping[str, Tensor]
 # options of generate that propose several tokens at once or run the network outside the rows
@@ -35,7 +36,7 @@ FOREIGN = {
     "force_words_ids": "constrained beam search",
     "guidance_scale": "classifier-free guidance",
     "inputs_embeds": "embeddings in place of ids",
-    "past_key_values": "a cache of one's own",
+    "past_key_values": "a user-supplied cache",
     "prefill_chunk_size": "a prompt read in chunks",
     "assistant_early_exit": "assisted decoding",
     "use_mtp": "several tokens at once",
@@ -68,6 +69,7 @@ NUMBERS: dict[str, dict[str, float]] = {  # arguments of ``check_number``
     **{key: {"above": 0} for key in ("temperature", "repetition_penalty", "encoder_repetition_penalty", "max_time")},
     **{key: {} for key in ("length_penalty", "diversity_penalty")},
 }
+LISTS = ("logits_processor", "stopping_criteria")
 SWITCHES = ("do_sample", "use_cache", "renormalize_logits", "remove_invalid_values", "low_memory")
 # options that are a token or several
 TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_bos_token_id",
@@ -94,10 +96,12 @@ class Steered:
     """
 
     def __init__(self, model: Any, controls: Sequence[Control], *, tokenizer: Any = None) -> None:
-        if controls is None or isinstance(controls, Control) or not all(isinstance(one, Control) for one in controls):
-            raise UserError("controls: give a list of controls; Control.from_pretrained(folder) loads one")
-        if tokenizer is not None and not callable(tokenizer):
-            raise UserError("tokenizer: give the model's own, as AutoTokenizer.from_pretrained(...) loads it")
+        several = isinstance(controls, Iterable) and all(isinstance(one, Control) for one in controls)
+        loaded = tokenizer is None or callable(tokenizer)
+        refuse({
+            "controls: give a list of controls; Control.from_pretrained(folder) loads one": not several,
+            "tokenizer: give the model's own, as AutoTokenizer.from_pretrained(...) loads it": not loaded,
+        })  # fmt: skip
         self.model, self.tokenizer = model, tokenizer
         self.controls = tuple(sorted(controls, key=lambda control: control.stage))
         refuse_encoder(model)
@@ -114,16 +118,13 @@ class Steered:
         Raises:
             UserError: no such control, or no setting named. (The settings themselves are checked by their control.)
         """
-        if settings is not None and not isinstance(settings, Mapping):
+        settings = {} if settings is None else settings
+        if not isinstance(settings, Mapping):
             raise UserError('settings: give a mapping, {"<control>.<setting>": value}')
         known = {control.name: dict[str, Any]() for control in self.controls}
-        for key, value in (settings or {}).items():
+        for key, value in settings.items():
             name, dot, setting = str(key).partition(".")
-            if name not in known:
-                hint = did_you_mean(name, known)
-                raise UserError(
-                    f"setting '{key}': no control '{name}'{hint}; there are {listed(self.controls) or 'none'}"
-                )
+            check_known("control", name, known)
             if not dot:
                 raise UserError(f"setting '{key}': write {name}.<setting>")
             known[name][setting] = value
@@ -229,7 +230,7 @@ class Steered:
         """Refuse a prompt and its settings as ``generate`` would, without running the model.
 
         Returns:
-            how many columns stand before the text (a soft prompt's); the prompts of a batch have one number.
+            the number of columns before the text (a soft prompt's), the same for all prompts of a batch.
 
         Raises:
             UserError: see ``generate``.
@@ -255,8 +256,7 @@ class Steered:
         Raises:
             UserError: see ``generate``; there is no tokenizer.
         """
-        if self.tokenizer is None:
-            raise UserError("texts need a tokenizer: Steered(model, controls, tokenizer=...)")
+        self._need_tokenizer()
         encoded = self._encoded(prompts, _spelled_out(options))
         made = self.generate({"input_ids": encoded[0], "attention_mask": encoded[1]}, settings, **options)
         sequences = made if isinstance(made, Tensor) else made.sequences
@@ -291,6 +291,10 @@ class Steered:
             return whole[len(before) :]
         return str(self.tokenizer.decode(new, skip_special_tokens=True))
 
+    def _need_tokenizer(self) -> None:
+        if self.tokenizer is None:
+            raise UserError("texts need a tokenizer: Steered(model, controls, tokenizer=...)")
+
     # prompts and options ---------------------------------------------------------------------------------------------
 
     def _encoded(self, prompts: Prompts, asked: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
@@ -304,28 +308,24 @@ class Steered:
             prompts = [prompts]
         if isinstance(prompts, Mapping):
             ids_BT, mask_BT = prompts.get("input_ids"), prompts.get("attention_mask")
-            if ids_BT is None:
-                raise UserError(f"prompts hold {', '.join(map(str, prompts)) or 'nothing'}, but no input_ids: add them")
             if isinstance(ids_BT, Tensor | np.ndarray):
                 ids_BT = torch.as_tensor(ids_BT)
                 return self._placed(
                     ids_BT, self._inferred(ids_BT, asked) if mask_BT is None else torch.as_tensor(mask_BT)
                 )
-            if not isinstance(ids_BT, list | tuple):
-                raise UserError(f"input_ids are a {type(ids_BT).__name__}: {PROMPTS}")
+            keys = ", ".join(map(str, prompts)) or "nothing"
+            refuse({
+                f"prompts hold {keys}, but no input_ids: add them": ids_BT is None,
+                f"input_ids are a {type(ids_BT).__name__}: {PROMPTS}": not isinstance(ids_BT, list | tuple),
+            })  # fmt: skip
             # a tokenizer's own result without return_tensors: lists
             several = bool(ids_BT) and not isinstance(ids_BT[0], int)
-            rows, masks = (ids_BT, mask_BT) if several else ([ids_BT], None if mask_BT is None else [mask_BT])
-            if masks is not None and list(map(len, masks)) != list(map(len, rows)):
-                raise UserError("attention_mask: give one number for each id")
-            prompts = (
-                rows
-                if masks is None
-                else [
-                    [number for number, real in zip(row, own, strict=True) if real]
-                    for row, own in zip(rows, masks, strict=True)
-                ]
-            )
+            prompts, masks = (ids_BT, mask_BT) if several else ([ids_BT], None if mask_BT is None else [mask_BT])
+            if masks is not None:
+                if list(map(len, masks)) != list(map(len, prompts)):
+                    raise UserError("attention_mask: give one number for each id")
+                pairs = [zip(*both, strict=True) for both in zip(prompts, masks, strict=True)]
+                prompts = [[number for number, real in pair if real] for pair in pairs]
         if isinstance(prompts, Tensor):
             return self._placed(prompts, self._inferred(prompts, asked))
         if not isinstance(prompts, Iterable):
@@ -375,23 +375,20 @@ class Steered:
             options["streamer"] = _Streamed(asked["streamer"], hidden)
 
     def _placed(self, ids_BT: Tensor, mask_BT: Tensor) -> tuple[Tensor, Tensor]:
-        if ids_BT.dim() != 2 or 0 in ids_BT.shape:
-            raise UserError(f"prompts of shape {tuple(ids_BT.shape)}: give at least one prompt of at least one token")
-        if ids_BT.is_floating_point() or ids_BT.dtype == torch.bool:
-            raise UserError(f"prompts of {ids_BT.dtype}: ids are whole numbers")
-        if mask_BT.shape != ids_BT.shape:
-            raise UserError(
-                f"attention_mask of shape {tuple(mask_BT.shape)} for ids of shape {tuple(ids_BT.shape)}: give one "
-                "number for each id"
-            )
-        if not bool(mask_BT[:, -1].all()):
-            raise UserError("prompts are padded on the right: pad them on the left, or give lists of ids or texts")
-        size, place = self._tokens(), like_inputs(self.model).device
-        if not 0 <= int(ids_BT.min()) <= int(ids_BT.max()) < size:
-            raise UserError(
-                f"prompts hold ids from {int(ids_BT.min())} to {int(ids_BT.max())}, the model has tokens 0 to "
-                f"{size - 1}: use the model's own tokenizer"
-            )
+        shape, size, place = tuple(ids_BT.shape), self._tokens(), like_inputs(self.model).device
+        masked = f"attention_mask of shape {tuple(mask_BT.shape)} for ids of shape {shape}: give one number for each id"
+        whole = not ids_BT.is_floating_point() and ids_BT.dtype != torch.bool
+        refuse({
+            f"prompts of shape {shape}: give at least one prompt of at least one token": len(shape) != 2 or 0 in shape,
+            f"prompts of {ids_BT.dtype}: ids are whole numbers": not whole,
+            masked: mask_BT.shape != ids_BT.shape,
+        })  # fmt: skip
+        least, most, real_B = int(ids_BT.min()), int(ids_BT.max()), mask_BT[:, -1].bool()
+        known = f"the model has tokens 0 to {size - 1}: use the model's own tokenizer"
+        refuse({
+            "prompts are padded on the right: pad them on the left, or give lists of ids or texts": not real_B.all(),
+            f"prompts hold ids from {least} to {most}, {known}": not 0 <= least <= most < size,
+        })  # fmt: skip
         return ids_BT.to(place), mask_BT.to(place)
 
     def _tokens(self) -> int:
@@ -412,8 +409,6 @@ class Steered:
             except TypeError:
                 raise UserError(f"prompt {str(prompt)[:60]}: give a text, or a list of ids") from None
         else:
-            if self.tokenizer is None:
-                raise UserError("prompts that are texts need a tokenizer: Steered(model, controls, tokenizer=...)")
             ids = self._read(prompt)
         if ids:
             return ids
@@ -428,15 +423,16 @@ class Steered:
         return otherwise if start is None else int(start)
 
     def _read(self, prompt: str) -> list[int]:
-        """Return the ids of a text, without what the tokenizer puts at its end: the text goes on."""
+        """Return the ids of a text, without what the tokenizer puts at its end, since the text continues."""
+        self._need_tokenizer()
         try:
             ids = list(self.tokenizer(prompt).input_ids)
         except Exception as error:  # the library raises a bare Exception
             known = self.tokenizer.get_vocab()
             unknown = [word for word in prompt.split() if word not in known]
-            told = f"; it does not know {', '.join(unknown[:5])}" if unknown else ""
+            words = f"; it does not know {', '.join(unknown[:5])}" if unknown else ""
             reason = one_line(error)[:120]
-            raise UserError(f"prompt {prompt[:60]!r}: the tokenizer refuses it ({reason}){told}") from error
+            raise UserError(f"prompt {prompt[:60]!r}: the tokenizer refuses it ({reason}){words}") from error
         _, back = added_ids(self.tokenizer)
         return ids[: len(ids) - len(back)] if back and ids[-len(back) :] == back else ids
 
@@ -463,11 +459,20 @@ class Steered:
             if options.get(name, getattr(own, name, None)) not in HARMLESS.get(name, (None,)):
                 where = "leave it out" if name in options else "take it out of the model's generation_config (.json)"
                 raise UserError(f"{name}: controls cannot follow {what}; {where}")
-        if options.get("cache_implementation", own.cache_implementation) == "paged":
-            raise UserError("cache_implementation=paged: such a batch is decoded without controls; leave it out")
-        for name in ("input_ids", "inputs", "attention_mask"):
-            if name in options:
-                raise UserError(f"{name}: give the prompts as the first argument (a tokenizer's result may be one)")
+        paged = options.get("cache_implementation", own.cache_implementation) == "paged"
+        first = "give the prompts as the first argument (a tokenizer's result may be one)"
+        beams, streamer = (options.get("num_beams", own.num_beams) or 1) > 1, options.get("streamer")
+        streams = streamer is None or hasattr(streamer, "put")
+        refuse({
+            "cache_implementation=paged: such a batch is decoded without controls; leave it out": paged,
+            **{f"{name}: {first}": name in options for name in ("input_ids", "inputs", "attention_mask")},
+            **{f"{name}: give a list of them": not _callables(options.get(name)) for name in LISTS},
+            **{f"{name}={options.get(name)!r}: give true or false": not isinstance(options.get(name), bool | None)
+               for name in SWITCHES},
+            "streamer: give one of transformers, such as TextStreamer(tokenizer)": not streams,
+            "seed: beams draw together, so a row has no draws; leave seed out or pass num_beams=1":
+                beams and seed is not None,
+        })  # fmt: skip
         for name, value in options.items():
             if value is None:
                 continue
@@ -475,26 +480,14 @@ class Steered:
                 check_whole(name, value, WHOLE[name][0], most=WHOLE[name][1])
             elif name in NUMBERS:
                 check_number(name, value, **NUMBERS[name])
-            elif name in SWITCHES and not isinstance(value, bool):
-                raise UserError(f"{name}={value!r}: give true or false")
             elif name in TOKENS:
                 ids = value.tolist() if isinstance(value, Tensor) else value
                 if ids != self._pad_id():  # which we add where the model has none
                     least = -1 if name == "eos_token_id" else 0  # -1: no token ends a text
                     for one in ids if isinstance(ids, list | tuple) else [ids]:
                         check_whole(name, one, least, "a token of the model", most=self._tokens() - 1)
-        for name in ("logits_processor", "stopping_criteria"):
-            given = options.get(name) or []
-            if not isinstance(given, Iterable) or not all(map(callable, given)):
-                raise UserError(f"{name}: give a list of them")
-        if options.get("streamer") is not None and not hasattr(options["streamer"], "put"):
-            raise UserError("streamer: give one of transformers, such as TextStreamer(tokenizer)")
         if seed is not None:
             check_whole("seed", seed, 0)
-        if seed is not None and (options.get("num_beams", own.num_beams) or 1) > 1:
-            raise UserError(
-                "seed: beams draw together, so a row's draws cannot be its own; leave seed out or pass num_beams=1"
-            )
 
     def _check_room(self, hidden: int, prompt: int, options: Mapping[str, Any]) -> None:
         context = getattr(self.model.config, "max_position_embeddings", None)
@@ -504,11 +497,7 @@ class Steered:
         if new is None and options.get("max_length") is not None:
             named, new = "max_length", max(0, options["max_length"] - prompt)
         prompt += hidden
-        if context is not None and new is not None and prompt + new - 1 > context:
-            raise UserError(
-                f"prompt and continuation are {prompt + new} tokens together, the model has {context} positions: "
-                f"shorten the prompt or {named}"
-            )
+        check_room(prompt, new, context, named)
 
 
 def _counts_padding(model: Any) -> bool:
@@ -543,6 +532,10 @@ def _config(options: Mapping[str, Any]) -> Any:
     return config
 
 
+def _callables(given: Any) -> bool:
+    return given is None or (isinstance(given, Iterable) and all(map(callable, given)))
+
+
 def _spelled_out(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return options of ``generate`` with those of its ``generation_config`` spelled out."""
     config = _config(options)
@@ -557,16 +550,13 @@ def _check_together(controls: Sequence[Control]) -> None:
     """
     for number, control in enumerate(controls):
         for other in controls[:number]:
-            if control.name == other.name:
-                raise UserError(
-                    f"two controls are called '{control.name}': give one another name (name=..., on the command line "
-                    "controls=[<name>=<folder>,...])"
-                )
-            if other.kind in control.excludes or control.kind in other.excludes:
-                again = "a second one" if control.kind == other.kind else f"{other.name}, which is a {other.kind}"
-                raise UserError(
-                    f"control {control.name} ({control.kind}) cannot be composed with {again}: leave one out"
-                )
+            again = "a second one" if control.kind == other.kind else f"{other.name}, which is a {other.kind}"
+            another = "give one another name (name=..., on the command line controls=[<name>=<folder>,...])"
+            excluded = other.kind in control.excludes or control.kind in other.excludes
+            refuse({
+                f"two controls are called '{control.name}': {another}": control.name == other.name,
+                f"control {control.name} ({control.kind}) cannot be composed with {again}: leave one out": excluded,
+            })  # fmt: skip
 
 
 @contextmanager
@@ -638,15 +628,11 @@ class _Possible(ScoreRule):
             bad_N = bad_N & ~ended_N
         if bool(bad_N.any()):
             row = int(bad_N.nonzero()[0])
-            where = f"row {row} no token after {input_ids.shape[1] - self.start} new ones"
-            if not bool(best_N[row].isneginf()):
-                raise UserError(
-                    f"generation: model and controls leave {where}: its best score is {best_N[row].item()}; lower the "
-                    "strengths (in half precision the model itself may be the cause)"
-                )
+            why = f"its best score is {best_N[row].item()}; lower the strengths (or use the model in full precision)"
+            if bool(best_N[row].isneginf()):
+                why = "the controls exclude each other there; leave one out (or let future consider more candidates)"
             raise UserError(
-                f"generation: the controls leave {where}: they exclude each other there; leave one out (or let future "
-                "consider more candidates)"
+                f"generation: row {row} has no token after {input_ids.shape[1] - self.start} new ones: {why}"
             )
         return scores
 
@@ -688,7 +674,7 @@ class _Drawn(ScoreRule):
         if not self._generators:
             rows = range(len(scores)) if self.rows is None else self.rows
             if not isinstance(rows, Sequence | np.ndarray):
-                raise UserError(f"rows={rows}: give whole numbers from 0")
+                raise UserError(f"rows={rows}: give a list of whole numbers")
             for row in rows:
                 check_whole("rows", row, 0)
             if len(rows) != len(scores):

@@ -29,6 +29,12 @@ def check_classes(classes: Sequence[str]) -> tuple[str, ...]:
     return names
 
 
+def check_count(name: str, classes: Sequence[str], size: int) -> None:
+    """Refuse a classifier of another number of classes than its control has."""
+    if size != len(classes):
+        raise UserError(f"control {name}: {len(classes)} classes for a classifier of {size}")
+
+
 def class_settings(classes: Sequence[str]) -> tuple[ControlSetting, ...]:
     """Return a setting ``to_<class>`` for each class: its weight."""
     return tuple(ControlSetting(f"to_{name}", f"weight of {name}", None, low=0.0) for name in classes)

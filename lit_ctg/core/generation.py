@@ -20,15 +20,12 @@ from torch import Tensor
 from lit_ctg.core.model import evaluating
 from lit_ctg.decoding.loop import generate
 from lit_ctg.decoding.rule import ScoreRule
-from lit_ctg.errors import UserError, as_float, did_you_mean
+from lit_ctg.errors import UserError, check_known, check_number, did_you_mean, refuse
 
 NO_END = -1  # an id that no token has: texts end only at their length
+# of a control's value whose setting declares no range: beyond it half precision overflows
+LARGEST = 1e4
 Controls = Mapping[str, Any]
-Item = TypeVar("Item")
-
-
-# of a control's value: what it multiplies stays finite in float32
-LARGEST = 1e9
 
 
 @dataclass(frozen=True)
@@ -65,30 +62,17 @@ class ControlSetting:
             UserError: not a number, out of range, not one of the choices.
         """
         key = key or f"control.{self.name}"
-        if self.choices:
-            if value not in self.choices:
-                hint = did_you_mean(str(value), self.choices)
-                raise UserError(f"{key}={value}: use one of {', '.join(self.choices)}{hint}")
-            return value
-        if self.of_names:
-            if not isinstance(value, Mapping) or not value:
-                raise UserError(f"{key}={value}: give a number for each name, {key}.<name>=0.5")
-            return dict(value)
-        number = as_float(value)
-        if not math.isfinite(number):
-            raise UserError(f"{key}={f'{value!r}'[:80]} is not a number{self._range(' ')}")
-        if not self.low <= number <= self.high:
-            raise UserError(f"{key}={value}: give a number{self._range(' ')}")
-        if abs(number) > LARGEST:
-            raise UserError(f"{key}={value}: give a number of at most {LARGEST:g}")
-        return number
-
-    def _range(self, before: str) -> str:
-        if math.isfinite(self.low) and math.isfinite(self.high):
-            return f"{before}from {self.low:g} to {self.high:g}"
-        if math.isfinite(self.low):
-            return f"{before}from {self.low:g}"
-        return f"{before}up to {self.high:g}" if math.isfinite(self.high) else ""
+        if self.choices or self.of_names:
+            words, named = ", ".join(self.choices), isinstance(value, Mapping) and bool(value)
+            hint = did_you_mean(str(value), self.choices)
+            refuse({
+                f"{key}={value}: use one of {words}{hint}": self.choices and value not in self.choices,
+                f"{key}={value}: give a number for each name, {key}.<name>=0.5": self.of_names and not named,
+            })  # fmt: skip
+            return dict(value) if self.of_names else value
+        low, high = (min(max(limit, -LARGEST), LARGEST) for limit in (self.low, self.high))
+        check_number(key, value, least=low, most=high)
+        return float(value)
 
 
 @dataclass(frozen=True)
@@ -248,11 +232,9 @@ class Writer(abc.ABC, Generic[TextT]):
         """
         known = {setting.name: setting for setting in self.controls}
         for name in control:
-            if not known:
-                raise UserError(f"control.{name}: this model follows no control (a baseline): leave control.* out")
-            if name not in known:
-                hint = did_you_mean(str(name), known)
-                raise UserError(f"unknown control '{name}'{hint}; there are {', '.join(known)}")
+            check_known(
+                "control", name, known, "" if known else "this model has none (a baseline): leave control.* out"
+            )
         filled = {name: setting.default for name, setting in known.items() if setting.default is not None}
         return filled | {name: known[name].checked(value) for name, value in control.items()}
 
@@ -266,11 +248,7 @@ class Writer(abc.ABC, Generic[TextT]):
             return self.routes
         routes = [routes] if isinstance(routes, str) else routes
         for name in routes:
-            if name not in self.routes:
-                known = ", ".join(self.routes) or "none: the controls of this paper have only one route"
-                raise UserError(
-                    f"unknown control route '{name}'{did_you_mean(str(name), self.routes)}; there are {known}"
-                )
+            check_known("control route", name, self.routes)
         return tuple(name for name in self.routes if name in routes)
 
     def check_room(self, prompt: int, length: int) -> None:
@@ -279,11 +257,7 @@ class Writer(abc.ABC, Generic[TextT]):
         Raises:
             UserError: it is.
         """
-        if self.context is not None and prompt + length - 1 > self.context:
-            raise UserError(
-                f"prompt and continuation are {prompt + length} tokens together, the model has {self.context} "
-                "positions: shorten the prompt or the continuation (decoding.*)"
-            )
+        check_room(prompt, length, self.context, "the continuation (decoding.*)")
 
 
 class Generator(Writer[TextT]):
@@ -371,6 +345,19 @@ class Generator(Writer[TextT]):
         with evaluating(self.module):
             generate(model, prompts, forced, seed=None, max_new_tokens=len(ids), eos_id=NO_END, channel=state)
         return torch.stack(forced.found, dim=1)
+
+
+def check_room(prompt: int, new: int | None, context: int | None, named: str) -> None:
+    """Refuse a text that is longer than a model's context; ``named`` says what sets the length of its continuation.
+
+    Raises:
+        UserError: it is. (The last token is drawn, not fed.)
+    """
+    if context is not None and new is not None and prompt + new - 1 > context:
+        raise UserError(
+            f"prompt and continuation are {prompt + new} tokens together, the model has {context} positions: "
+            f"shorten the prompt or {named}"
+        )
 
 
 def one_each(given: Any, n: int, what: str) -> list[Any]:

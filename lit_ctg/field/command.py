@@ -17,14 +17,19 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from lit_ctg.config import Regime, Size, config_folder, explain, plain, prepare_overrides, register
-from lit_ctg.errors import UserError, check_number, check_whole, did_you_mean
+from lit_ctg.errors import UserError, check_known, refuse
 from lit_ctg.files import plain_name
-from lit_ctg.limits import check_value
+from lit_ctg.limits import Count, Fraction, Nucleus, Positive, Seed, Whole, check_value
 from lit_ctg.network.pretrained import PLAIN, Loading
 from lit_ctg.trust import named_by_user, without_trust
 
 GROUPS = ("task", "method")
 PARTS = ("base", "fluency", "judges", "tune", "decode")  # settings of the bench
+# their limits; the others are counts
+SETTINGS: dict[str, Any] = {
+    **{"learning_rate": Positive, "top_p": Nucleus, "least_accuracy": Fraction},
+    **dict.fromkeys(("top_k", "min_new_tokens", "seed"), Whole),
+}
 
 
 @dataclass
@@ -78,9 +83,7 @@ def compose(words: Sequence[str]) -> DictConfig:
     overrides = prepare_overrides([word for word in words if word not in given])
     chosen = dict(word.split("=", 1) for word in overrides if word.split("=", 1)[0] in GROUPS)
     for group, name in chosen.items():
-        if name not in options(group):
-            raise UserError(f"no {group} '{name}'{did_you_mean(name, options(group))}; "
-                            f"there are: {', '.join(options(group))}")  # fmt: skip
+        check_known(group, name, options(group))
     searched = f"hydra.searchpath=['file://{config_folder()}']"
     try:
         with hydra.initialize_config_dir(str(config_folder() / "field"), version_base="1.3", job_name="lit_ctg"):
@@ -98,8 +101,6 @@ def compose(words: Sequence[str]) -> DictConfig:
         raise UserError(explain(error)) from error
     finally:
         GlobalHydra.instance().clear()
-    if cfg.seed < 0:
-        raise UserError(f"seed={cfg.seed} is negative: pass a whole number from 0")
     _check(cfg)
     named_by_user(cfg)
     return cfg
@@ -132,19 +133,18 @@ def _check(cfg: DictConfig) -> None:
     Raises:
         UserError: names the key.
     """
-    task = str(cfg.task.name)
-    if not re.fullmatch(rf"{re.escape(task)}-[\w.+-]+", cfg.name):
-        raise UserError(f"name={cfg.name}: give {task}-<name>, of letters, digits, '_', '.', '+' and '-'")
+    task, base, decode = str(cfg.task.name), cfg.base, cfg.decode
     plain_name(cfg.name, "name", "give a shorter name= or task.name=")
+    check_value("seed", cfg.seed, Seed)
     check_parts(plain(cfg))
-    if cfg.decode.min_new_tokens > cfg.decode.new_tokens:
-        raise UserError(
-            f"decode.min_new_tokens={cfg.decode.min_new_tokens}: give at most decode.new_tokens={cfg.decode.new_tokens}"
-        )
-    if cfg.base.dim % cfg.base.heads:
-        raise UserError(f"base.dim={cfg.base.dim}: give a multiple of base.heads={cfg.base.heads}")
-    if cfg.base.length >= cfg.base.positions:
-        raise UserError(f"base.length={cfg.base.length}: give fewer than base.positions={cfg.base.positions}")
+    refuse({
+        f"name={cfg.name}: give {task}-<name>, of letters, digits, '_', '.', '+' and '-'":
+            not re.fullmatch(rf"{re.escape(task)}-[\w.+-]+", cfg.name),
+        f"decode.min_new_tokens={decode.min_new_tokens}: give at most decode.new_tokens={decode.new_tokens}":
+            decode.min_new_tokens > decode.new_tokens,
+        f"base.dim={base.dim}: give a multiple of base.heads={base.heads}": base.dim % base.heads,
+        f"base.length={base.length}: give fewer than base.positions={base.positions}": base.length >= base.positions,
+    })  # fmt: skip
 
 
 def check_parts(config: Mapping[str, Any]) -> None:
@@ -154,18 +154,9 @@ def check_parts(config: Mapping[str, Any]) -> None:
         UserError: names the key.
     """
     for part in PARTS:
-        if not isinstance(config.get(part), Mapping):
-            raise UserError(f"{part}={config.get(part)}: it holds settings; give one of them as {part}.<key>=...")
+        check_value(part, config.get(part), Mapping[str, Any])
         for key, value in config[part].items():
-            name = f"{part}.{key}"
-            if key == "learning_rate":
-                check_number(name, value, above=0)
-            elif key == "top_p":
-                check_number(name, value, above=0, most=1)
-            elif key == "least_accuracy":
-                check_number(name, value, least=0, most=1)
-            else:
-                check_whole(name, value, 0 if key in ("top_k", "min_new_tokens", "seed") else 1)
+            check_value(f"{part}.{key}", value, SETTINGS.get(key, Count))
 
 
 def combinations(words: Sequence[str]) -> list[list[str]]:

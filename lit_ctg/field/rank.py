@@ -15,12 +15,14 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Annotated, Any
 
 import numpy as np
+from annotated_types import MinLen
 from scipy.stats import rankdata
 
 from lit_ctg.errors import UserError
+from lit_ctg.limits import Count, check_value
 from lit_ctg.results.record import HASH_IGNORED, RunRecord, config_hash
 from lit_ctg.statistics import Interval, holm
 
@@ -77,17 +79,16 @@ def judges_of(record: RunRecord) -> list[str]:
     return [name.split("/")[1] for name in record.metrics if name.startswith("judge/") and name.endswith("/accuracy")]
 
 
-_NUMBER = (int, float)
 # what reports read of a record's configuration
-_READ: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("task", "method", "data", "judges", "decode", "base"), (dict,)),
-    **dict.fromkeys(("decode.prompts", "decode.samples", "decode.new_tokens"), (int,)),
-    **dict.fromkeys(("base.layers", "base.dim", "base.vocabulary", "base.steps"), (int,)),
-    "judges.least_accuracy": _NUMBER,
-    "data.source": (str,),
-    "task.column": (str,),
-    "method.strengths": (list,),
+_READ: dict[str, Any] = {
+    **dict.fromkeys(("task", "method", "data", "judges", "decode", "base"), Mapping),
+    **dict.fromkeys(("decode.prompts", "decode.samples", "decode.new_tokens"), Count),
+    **dict.fromkeys(("base.layers", "base.dim", "base.vocabulary", "base.steps"), Count),
+    **{"judges.least_accuracy": float, "data.source": str, "task.column": str},
+    "method.strengths": Annotated[Sequence[float], MinLen(1)],
 }
+_TEXT = {**dict.fromkeys(("strength", "place", "copy", "nats", "tokens"), float), "prompt": str, "target": str}
+_TYPES: dict[Any, Any] = {float: (int, float), str: str}
 
 
 def check_record(record: RunRecord) -> RunRecord:
@@ -97,36 +98,30 @@ def check_record(record: RunRecord) -> RunRecord:
         UserError: it was damaged or not made by ``lit-ctg field run``; names the file and the field.
     """
 
-    def refuse(what: str, value: object) -> NoReturn:
-        shown = repr(value)[:60]
-        raise UserError(f"{record.source}: {what} is {shown}, which no run of the field writes: delete the file")
+    def check(what: str, value: Any, hint: Any) -> None:
+        try:
+            check_value(what, None if value == "???" else value, hint)
+        except UserError as error:
+            raise UserError(f"{record.source}: {error}; no run of the field writes this: delete the file") from None
 
     if not re.fullmatch(r"\w+-[\w.+-]+", record.name):
-        refuse("name", record.name)
-    for key, kinds in _READ.items():
+        check("name", None, Annotated[str, "<task>-<method>"])
+    for key, hint in _READ.items():
         value: Any = record.config
         for part in key.split("."):
             value = value.get(part) if isinstance(value, dict) else None
-        if isinstance(value, bool) or not isinstance(value, kinds):
-            refuse(f"config.{key}", value)
-    strengths, judges = record.config["method"]["strengths"], judges_of(record)
-    if not strengths or any(isinstance(value, bool) or not isinstance(value, _NUMBER) for value in strengths):
-        refuse("config.method.strengths", strengths)
+        check(f"config.{key}", value, hint)
+    judges = judges_of(record)
     measures = [*(f"success/{judge}" for judge in judges), *MEASURES]
     needed = [f"judge/{judge}/balanced_accuracy" for judge in judges]
-    needed += [f"{name}@{strength:g}" for name in measures for strength in strengths]
+    needed += [f"{name}@{strength:g}" for name in measures for strength in record.config["method"]["strengths"]]
     for name in (*needed, "cost/seconds_ratio", "cost/training_seconds", "cost/parameters"):
-        if name not in record.metrics:
-            refuse(f"metrics.{name}", None)
-    numbers = ("strength", "place", "copy", "nats", "tokens", *judges)
+        check(f"metrics.{name}", record.metrics.get(name), Mapping)
     for number, row in enumerate(record.samples, start=1):
-        own = (*numbers, "repetition", "overlap", "attribute_words") if row.get("kind") == HUMAN else numbers
-        for key in own:
-            if not isinstance(row.get(key), _NUMBER):
-                refuse(f"text {number}, {key},", row.get(key))
-        for key in ("prompt", "target"):
-            if not isinstance(row.get(key), str):
-                refuse(f"text {number}, {key},", row.get(key))
+        human = ("repetition", "overlap", "attribute_words") if row.get("kind") == HUMAN else ()
+        for key, hint in {**_TEXT, **dict.fromkeys((*judges, *human), float)}.items():
+            if not isinstance(row.get(key), _TYPES[hint]):
+                check(f"text {number}, {key}", row.get(key), hint)
     return record
 
 

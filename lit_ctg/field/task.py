@@ -13,13 +13,14 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from annotated_types import MinLen
 
 from lit_ctg.data.document import Document
-from lit_ctg.errors import UserError
-from lit_ctg.limits import Count, Seed, checked
+from lit_ctg.errors import UserError, refuse
+from lit_ctg.limits import Count, Positive, Seed, checked
 
 SPLITS = ("train", "fluency", "judge", "held_out")
 _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)?")
@@ -88,8 +89,8 @@ class Task:
         lexicon_signs: class -> 1 or -1: a word is of the class with the sign of its polarity.
 
     Raises:
-        UserError: classes without documents, shares that are no shares, rules that are not for the classes, a lexicon
-            without a sign or a word for every class, or a name that is no word.
+        UserError: classes without documents, shares that do not sum to 1, rules that are not for the classes, a lexicon
+            without a sign or a word for every class, or a name that is not a word.
     """
 
     def __init__(
@@ -97,9 +98,9 @@ class Task:
         *,
         name: str,
         data: Any,
-        labels: Mapping[str, Sequence[Any]] | None,
+        labels: Annotated[Mapping[str, Sequence[Any]], MinLen(2)] | None,
         column: str,
-        shares: Mapping[str, float],
+        shares: Mapping[str, Positive],
         per_label: Count | None,
         passage_words: Count,
         prompt_words: Count,
@@ -107,42 +108,41 @@ class Task:
         unit_words: Count | None = None,
         rules: Mapping[str, Mapping[str, Rule]] | None = None,
         lexicon: Any = None,
-        lexicon_signs: Mapping[str, int] | None = None,
+        lexicon_signs: Mapping[str, Literal[1, -1]] | None = None,
     ) -> None:
-        if set(shares) != set(SPLITS) or min(shares.values()) <= 0 or abs(sum(shares.values()) - 1) > 1e-9:
-            raise UserError(f"task.shares: give {', '.join(SPLITS)} a share above 0 each, which sum to 1")
         name = str(name)  # task.name=2020 is a number to Hydra
-        if not re.fullmatch(r"\w+", name):
-            raise UserError(f"task.name={name}: use letters, digits and underscores; it names folders and records")
-        if labels is None:
-            known = list(map(str, getattr(data, "labels", ())))
-            labels = {class_name(label): [label] for label in known}
-            if len(labels) < len(known):
-                raise UserError(f"task.labels: {', '.join(known)} are not different words: rename the files or folders")
-        if len(labels) < 2:
-            raise UserError("task.labels: give two classes or more")
-        for label in map(str, labels):
-            if label != class_name(label):
-                raise UserError(f"task.labels: the class {label!r} is no word: name it {class_name(label)}")
+        known = [] if labels is not None else list(map(str, getattr(data, "labels", ())))
+        labels = {class_name(label): [label] for label in known} if labels is None else labels
+        self.labels = {str(label): [str(value) for value in values] for label, values in labels.items()}
         self.rules = {judge: dict(own) for judge, own in (rules or {}).items()}
-        if (column == "rules") != bool(self.rules) or any(list(own) != list(labels) for own in self.rules.values()):
-            raise UserError("task.rules: give each judge a rule of every class of task.labels, with task.column=rules")
+        uneven = any(list(own) != list(self.labels) for own in self.rules.values())
+        refuse({
+            f"task.name={name}: use letters, digits and underscores; it names folders and records":
+                not re.fullmatch(r"\w+", name),
+            f"task.shares: give {', '.join(SPLITS)} a share each, which sum to 1":
+                set(shares) != set(SPLITS) or abs(sum(shares.values()) - 1) > 1e-9,
+            f"task.labels: {', '.join(known)} are not different words: rename the files or folders":
+                len(labels) < len(known),
+            "task.labels: give two classes or more": len(labels) < 2,
+            **{f"task.labels: the class {label!r} is not a word: name it {class_name(label)}":
+               label != class_name(label) for label in self.labels},
+            "task.rules: give each judge a rule of every class of task.labels, with task.column=rules":
+                (column == "rules") != bool(self.rules) or uneven,
+            f"task.lexicon={lexicon}: give its file as task.lexicon.path= (as in task=reviews)":
+                lexicon is not None and not hasattr(lexicon, "words"),
+        })  # fmt: skip
         signs = {str(label): sign for label, sign in (lexicon_signs or {}).items()}
-        named = list(map(str, labels))
-        if lexicon is not None and not hasattr(lexicon, "words"):
-            raise UserError(f"task.lexicon={lexicon}: give its file as task.lexicon.path= (as in task=reviews)")
-        if lexicon is not None and (set(signs) != set(named) or not set(signs.values()) <= {1, -1}):
-            raise UserError(f"task.lexicon_signs={signs}: give 1 or -1 for each of {', '.join(named)}")
-        for label, sign in signs.items() if lexicon is not None else ():
-            if not any(sign * grade > 0 for grade in lexicon.column("polarity")):
-                side = "above" if sign > 0 else "below"
-                raise UserError(
-                    f"lexicon {lexicon.path}: no word has a polarity {side} 0, as the class {label} needs: give "
-                    "it such words, another task.lexicon.path or other task.lexicon_signs"
-                )
+        if lexicon is not None:
+            grades, needs = lexicon.column("polarity"), f"lexicon {lexicon.path}: no word has a polarity"
+            other = "give it such words, another task.lexicon.path or other task.lexicon_signs"
+            refuse({
+                f"task.lexicon_signs={signs}: give one for each of {', '.join(self.labels)}":
+                    set(signs) != set(self.labels),
+                **{f"{needs} {'above' if sign > 0 else 'below'} 0, as the class {label} needs: {other}":
+                   not any(sign * grade > 0 for grade in grades) for label, sign in signs.items()},
+            })  # fmt: skip
         self.lexicon, self.lexicon_signs = lexicon, signs
         self.name, self.data, self.column = name, data, column
-        self.labels = {str(label): [str(value) for value in values] for label, values in labels.items()}
         self.shares, self.per_label, self.split_seed = dict(shares), per_label, split_seed
         self.unit_words = unit_words
         self.passage_words, self.prompt_words = passage_words, prompt_words

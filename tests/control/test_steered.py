@@ -431,7 +431,7 @@ def test_what_follows_an_end_is_the_model_s_padding(
         ({"input_ids": torch.ones(1, 2).long(), "attention_mask": torch.ones(1, 1).long()}, r"shape \(1, 1\) for ids"),
         ({"input_ids": torch.ones(1, 2).long(), "attention_mask": torch.ones(2).long()}, r"shape \(2,\) for ids"),
         ({"ids": torch.ones(1, 2).long()}, "prompts hold ids, but no input_ids"),
-        ("the war", "prompts that are texts need a tokenizer"),
+        ("the war", "texts need a tokenizer"),
         (None, "prompts are a NoneType: give texts, lists of ids"),
         ([1, 2], "prompt 1: give a text, or a list of ids"),
         ([[1.5]], r"prompt \[1.5\]: give a text, or a list of ids"),
