@@ -53,7 +53,7 @@ def load_checked(path: Path) -> dict[str, Any]:
         raise UserError(f"no checkpoint at {path}: train first (lit-ctg train experiment=...) or check ckpt_path")
     try:
         with zipfile.ZipFile(path) as archive:
-            # torch.save stores; what is packed could fill the memory
+            # torch.save stores; packed data could fill the memory
             stored = not any(part.compress_type for part in archive.infolist())
             whole = stored and archive.testzip() is None
         content = torch.load(path, map_location="cpu", weights_only=True) if whole else None
@@ -143,7 +143,7 @@ class RunCheckpoint(Checked, ModelCheckpoint):
         self.minutes, self._saved_at = minutes, time.monotonic()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take no paths over from the checkpoint that is resumed: the run directory decides where its own lie."""
+        """Take no paths over from the checkpoint that is resumed: the run directory decides about its own."""
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Let Lightning tell the end of an epoch from its middle."""
@@ -182,7 +182,7 @@ def _cut_short(trainer: Trainer) -> bool:
     """Say whether max_steps ended the run within an epoch whose rest can be trained exactly from a checkpoint.
 
     It cannot where a model carries state from batch to batch, where the loader does not know its position, or where
-    each of several processes has random numbers of its own.
+    each of several processes has its own random numbers.
     """
     loader = trainer.train_dataloader
     known = isinstance(loader, ResumableLoader) and not isinstance(loader.dataset, StreamBatches)

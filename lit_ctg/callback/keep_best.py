@@ -14,13 +14,13 @@ from lit_ctg.core.result import MetricResult
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.limits import Checked, Count
 
-LAST = "keep_best_last"  # key in checkpoints of the weights to go on from, while ``state_dict`` holds the best ones
+LAST = "keep_best_last"  # key in checkpoints of the weights to continue from, while ``state_dict`` holds the best ones
 
 
 class KeepBest(Checked, EarlyStopping):
     """Lightning's early stopping, after which the run is evaluated and saved with the weights of the best validation.
 
-    A checkpoint's ``state_dict`` holds the best weights so far; a run that is continued goes on from its last ones.
+    A checkpoint's ``state_dict`` holds the best weights so far; a resumed run continues from its last ones.
 
     Args:
         monitor: a validation metric, lower is better.
@@ -89,7 +89,7 @@ class KeepBest(Checked, EarlyStopping):
             checkpoint["state_dict"] = checkpoint["state_dict"] | self.best
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Remember the last weights: only a training that goes on needs them. The module has the best ones."""
+        """Remember the last weights: only a resumed training needs them. The module has the best ones."""
         if trainer.state.fn == TrainerFn.FITTING and LAST in checkpoint:
             self._last = checkpoint[LAST]
             self.best = {name: checkpoint["state_dict"][name] for name in self._last}

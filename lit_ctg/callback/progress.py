@@ -58,7 +58,7 @@ def steps(items: Iterable[Item], title: str) -> Iterator[Item]:
 
     Args:
         items: all of them.
-        title: what is counted, a word or two.
+        title: the things that are counted, a word or two.
     """
     bar = Progress.current
     listed = list(items)

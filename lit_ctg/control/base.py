@@ -1,7 +1,7 @@
 """The definition of a control: settings, a stage, score rules and hooks, and how it is attached to a model.
 
 A ``Control`` steers a Hugging Face causal language model while it decodes, in one or more of three ways: by a score
-rule, by hooks that read hidden states, by hooks that change what the network computes. A subclass lies with its paper
+rule, by hooks that read hidden states, by hooks that change what the network computes. A subclass is beside its paper
 (``papers/<paper>/control.py``), or here if it has none, and is found by its ``kind`` (``control/bundle.py:kinds``).
 docs/controls.md shows one from top to bottom.
 
@@ -272,7 +272,7 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
 
 
 class _Noted:
-    """A hook that says that it ran: it leaves ``waiting``."""
+    """A hook that removes itself from ``waiting`` when it runs."""
 
     def __init__(self, hook: Callable[..., Any], waiting: dict[int, str], number: int) -> None:
         self.hook, self.waiting, self.number = hook, waiting, number

@@ -22,7 +22,7 @@ steered = Steered(model, [control], tokenizer=tokenizer)
 print(steered.write(["<prompt>"], max_new_tokens=20))
 ```
 
-Where the folder `custom_generate` lies beside this file, transformers alone is enough (it runs the code in that folder:
+If the folder `custom_generate` is beside this file, transformers alone is enough (it runs the code in that folder:
 read it first):
 
 ```python
@@ -41,8 +41,8 @@ def card(control: Control, record: Mapping[str, Any] | None) -> str:
     lines = ["---", "library_name: lit_ctg", "tags: [text-generation, controlled-generation, lit_ctg]", "---", ""]
     paper = f" ({control.paper.replace('_', ' ')})" if control.paper else ""
     lines += [f"# {control.name}: a control of the kind {control.kind}{paper}", ""]
-    told = (type(control).__doc__ or "").strip().splitlines()
-    lines += [told[0] if told else "", "", "## Use", "", _USE, "", "## Settings", ""]
+    about = (type(control).__doc__ or "").strip().splitlines()
+    lines += [about[0] if about else "", "", "## Use", "", _USE, "", "## Settings", ""]
     lines += ["| setting | meaning | range | default |", "|---|---|---|---|"]
     lines += [f"| `{s.name}` | {s.meaning} | {_range(s)} | {_default(s)} |" for s in control.settings]
     lines += ["", f"`{control.strength}=0` is the bare model, exactly.", ""]

@@ -46,7 +46,7 @@ class Reader:
 
     A prefix that does not extend the last one by a token (another batch, reordered beams) is read from its start, so
     the result depends only on the prefixes. So is every prefix by a model without a cache of keys and values (Mamba,
-    or layers of one's own), and by one with a learned prompt of PEFT, which it would put before each new token again.
+    or user-defined layers), and by one with a learned prompt of PEFT, which it would put before each new token again.
 
     Args:
         model: in evaluation mode.
@@ -167,9 +167,9 @@ class ClassModels(ClassControl):
     @classmethod
     def restore(cls: type[ClassModelsT], config: dict[str, Any], tensors: dict[str, Tensor]) -> ClassModelsT:
         models = {}
-        for name, told in config["models"].items():
+        for name, settings in config["models"].items():
             own = {k.removeprefix(f"{name}/"): v for k, v in tensors.items() if k.startswith(f"{name}/")}
-            models[name] = _rebuilt(told, own)
+            models[name] = _rebuilt(settings, own)
         return cls(models)
 
 
@@ -177,7 +177,7 @@ class ClassModels(ClassControl):
 MOST_BUFFER_BYTES = 2**28
 
 
-def _rebuilt(told: Mapping[str, Any], own: Mapping[str, Tensor]) -> Any:
+def _rebuilt(settings: Mapping[str, Any], own: Mapping[str, Tensor]) -> Any:
     """Return a model, after a copy without memory has shown that it has just these tensors.
 
     Raises:
@@ -185,15 +185,15 @@ def _rebuilt(told: Mapping[str, Any], own: Mapping[str, Tensor]) -> Any:
     """
     from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM
 
-    kind = told["model_type"]
-    layers = told.get(CONFIG_MAPPING[kind].attribute_map.get("num_hidden_layers", "num_hidden_layers"))
+    kind = settings["model_type"]
+    layers = settings.get(CONFIG_MAPPING[kind].attribute_map.get("num_hidden_layers", "num_hidden_layers"))
     if isinstance(layers, int) and layers > len(own):
         raise ValueError(f"{layers} layers, but {len(own)} tensors")
-    sizes = AutoConfig.for_model(kind, **{key: value for key, value in told.items() if key != "model_type"})
+    sizes = AutoConfig.for_model(kind, **{key: value for key, value in settings.items() if key != "model_type"})
     precision = next((value.dtype for value in own.values() if value.is_floating_point()), torch.float32)
 
     def build() -> Any:
-        # not ``.to(precision)``, which would round what is no weight too, such as the frequencies of positions
+        # not ``.to(precision)``, which would also round other values, such as the frequencies of positions
         return AutoModelForCausalLM.from_config(
             copy.deepcopy(sizes),
             dtype=precision,
@@ -243,8 +243,10 @@ def _no_more_parameters_than(most: int) -> Iterator[None]:
 
 def _plain(config: Any) -> dict[str, Any]:
     """Return the values of a Hugging Face configuration that differ from its class's defaults, and its type."""
-    told = config.to_diff_dict()
-    return {key: value for key, value in told.items() if key not in ("architectures", "transformers_version", "dtype")}
+    settings = config.to_diff_dict()
+    return {
+        key: value for key, value in settings.items() if key not in ("architectures", "transformers_version", "dtype")
+    }
 
 
 class Experts(ClassModels):
@@ -326,7 +328,7 @@ class _Expert(_OfModels):
 class _Bayes(_OfModels):
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         log_p_NCV, total_NC, shares_NC, strength_N1 = self.read(input_ids, scores)
-        # the first token of a text of t tokens has no probability of its own, the next token is the t-th
+        # the first token of a text of t tokens has no probability, the next token is the t-th
         length_N11 = (input_ids != NO_TOKEN).sum(1).clamp(min=1).view(-1, 1, 1)
         posterior_NCV = ((total_NC.unsqueeze(2) + log_p_NCV) / length_N11).log_softmax(1)
         wanted_NV = torch.einsum("nc,ncv->nv", shares_NC, posterior_NCV.to(scores))

@@ -5,7 +5,7 @@ log p(a | x) - lambda KL(p_moved || p) (its Eq. 3, sec. 3.3). Here the newest st
 the classifier is linear and reads that state alone. So both gradients have a closed form, nothing is propagated through
 the network, and a step needs no other state of the text. Of PPLM's other means of staying fluent (sec. 3.3), mixing the
 moved distribution with the first one as p_moved^g p^(1 - g) is, with a linear head, a move shortened by g, so it needs
-no setting of its own.
+no setting for it.
 
 Shape letters: B prompts, N rows, T positions, X states, D hidden size, V vocabulary, C classes.
 """

@@ -1,7 +1,7 @@
 """Guidance: what the controls before it change in the scores, more strongly (Sanchez et al., 2023, Eq. 7).
 
 With controls on and off: log p_on + strength (log p_on - log p_off). Theirs has the weight gamma = 1 + strength and a
-prompt for the control; here any control that stands before this one, such as the feature channel or codes in layers.
+prompt for the control; here any control that acts before this one, such as the feature channel or codes in layers.
 
 Shape letters: B prompts, N rows, T prefix tokens, V vocabulary.
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class Guidance(Control):
     """Exaggerates what the network's controls, and those on scores given before it, change.
 
-    A second forward pass of the same weights, without any hook (of one's own, too), gives the scores without them: a
+    A second forward pass of the same weights, without any hook (also without the user's own), gives the scores without them: a
     step costs about twice the model's. Options of ``generate`` that change scores before any control
     (``repetition_penalty`` and the like) count as changes and are exaggerated too. Where a model has no cache of keys
     and values (Mamba), the second pass reads the whole text for every token.
@@ -88,5 +88,5 @@ class _Exaggerated(ScoreRule):
         off_NV = self.reader(input_ids)[0].to(scores)
         on_NV = scores.log_softmax(-1)
         strength_N1 = row_values(self.strength_B, len(scores)).unsqueeze(1).to(scores)
-        # what is forbidden already stays so
+        # forbidden tokens stay forbidden
         return torch.where(on_NV.isneginf(), on_NV, on_NV + strength_N1 * (on_NV - off_NV))

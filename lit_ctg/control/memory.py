@@ -181,8 +181,8 @@ class Memory(Control):
         return MemoryRule(self.ngram, self.weights, values["mixture"], values["strength"])
 
     def config(self) -> dict[str, Any]:
-        told = {"mixture": self.mixture, "fitted": self.fitted, "text": self.text}
-        return told | {"ngram": self.ngram.settings(), "cost": self.costs()}
+        settings = {"mixture": self.mixture, "fitted": self.fitted, "text": self.text}
+        return settings | {"ngram": self.ngram.settings(), "cost": self.costs()}
 
     def costs(self) -> dict[str, int]:
         """Return how many n-grams of each length are kept."""

@@ -177,6 +177,6 @@ class TokenTrie:
         """Return the tokens that continue a word, [V] bool; those beyond the vocabulary do not."""
         if size not in self._continuing:
             begins = [] if self._begins is None else self._begins
-            told = [not begin for begin in begins[:size]] + [False] * (size - len(begins))
-            self._continuing[size] = torch.tensor(told)
+            flags = [not begin for begin in begins[:size]] + [False] * (size - len(begins))
+            self._continuing[size] = torch.tensor(flags)
         return self._continuing[size]

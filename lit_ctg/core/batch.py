@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 class Batch(TypedDict, total=False):
-    """One batch. The first four are always there; a paper adds keys of its own by a subclass.
+    """One batch. The first four are always there; a paper adds further keys by a subclass.
 
     Attributes:
         input_ids_BT: long, the tokens read.

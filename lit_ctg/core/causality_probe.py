@@ -161,7 +161,7 @@ class CausalityProbe(Checked, Callback):
         if getattr(module, "causal", False) and not found.is_causal:
             raise UserError(
                 f"{type(module).__name__} says causal=True, but changing later tokens moves earlier scores by up to "
-                f"{found.max_change:.3g}: mend its attention mask or its features, or set causal to False"
+                f"{found.max_change:.3g}: fix its attention mask or its features, or set causal to False"
             )
         return found
 

@@ -16,7 +16,7 @@ REMEDY = "lower the model's learning_rate or set trainer.gradient_clip_val"
 
 
 class Diverged(UserError):
-    """Training ended in NaN or infinity. The run's record says DIVERGED and holds this line; that is its result."""
+    """Training ended in NaN or infinity. The run's record has the status DIVERGED and this line as its result."""
 
 
 def check_loss(loss: Tensor, step: int) -> None:
@@ -40,7 +40,7 @@ def check_weights(module: nn.Module, step: int) -> None:
 def check_metrics(metrics: Mapping[str, Mapping[str, Any]], step: int) -> None:
     """Raise ``Diverged`` when something was measured (n > 0) and came out as NaN or infinite.
 
-    A NaN over nothing (n = 0) says that there was nothing to measure.
+    A NaN over nothing (n = 0) means that there was nothing to measure.
     """
     for name, result in metrics.items():
         if result["n"] > 0 and not math.isfinite(result["value"]):

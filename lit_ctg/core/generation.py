@@ -19,7 +19,7 @@ from torch import Tensor
 
 from lit_ctg.core.model import evaluating
 from lit_ctg.decoding.loop import generate
-from lit_ctg.decoding.rule import ScoreRule
+from lit_ctg.decoding.rule import RuleList, ScoreRule
 from lit_ctg.errors import UserError, check_known, check_number, did_you_mean, refuse
 
 NO_END = -1  # an id that no token has: texts end only at their length
@@ -35,10 +35,10 @@ class ControlSetting:
     Attributes:
         name: as the command line spells it.
         meaning: one line for help and error messages.
-        default: what holds where the user says nothing; None: nothing is set, the model runs uncontrolled.
+        default: the value where the user sets none; None: nothing is set, the model runs uncontrolled.
         low, high: the range of a number, ends included.
         choices: the words it takes instead of a number.
-        of_names: the value is a mapping (``control.mix.news=0.5``); the paper checks what is in it.
+        of_names: the value is a mapping (``control.mix.news=0.5``); the paper checks its values.
         off: the value that turns the control off; None: it is off when left out, or only modifies other controls.
     """
 
@@ -81,7 +81,7 @@ class GeneratedText:
 
     Attributes:
         text: prompt and continuation.
-        ids: the same as token ids, without a token that only stands for an empty prompt.
+        ids: the same as token ids, without a token that only replaces an empty prompt.
         prompt_length: how many of ``ids`` belong to the prompt.
         control: the controls it was generated under, defaults filled in.
     """
@@ -113,9 +113,15 @@ class Watched(ScoreRule):
 class Forced(ScoreRule):
     """Forces given tokens and records their log P under the rules: ``found`` holds [B] per token."""
 
-    def __init__(self, inner: ScoreRule, start: int, ids: Sequence[int]) -> None:
-        self.inner, self.start, self.ids = inner, start, ids
+    def __init__(self, start: int, ids: Sequence[int]) -> None:
+        self.inner: ScoreRule = RuleList()
+        self.start, self.ids = start, ids
         self.found: list[Tensor] = []
+
+    def after(self, rules: ScoreRule) -> Forced:
+        """Return this rule, applied after others."""
+        self.inner = rules
+        return self
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         place = input_ids.shape[1] - self.start
@@ -165,7 +171,6 @@ class Writer(abc.ABC, Generic[TextT]):
         """The number of positions of the model, or None where it has no limit."""
         return getattr(getattr(self.module, "backbone", None), "context", None)
 
-    @abc.abstractmethod
     def generate(
         self,
         n: int,
@@ -195,8 +200,20 @@ class Writer(abc.ABC, Generic[TextT]):
             UserError: an unknown control or route, a value out of range, a prompt the model cannot take, a text
                 longer than the model's context.
         """
+        taken = self.checked_routes(routes)
+        given = control_of_each(control or {}, n)
+        checked = [self.row(self.checked(each), number) for number, each in enumerate(given)]
+        prompts = [self.prompt_ids(text) for text in one_each(prompt, n, "prompts")]
+        length = self.max_new_tokens if max_new_tokens is None else max_new_tokens
+        self.check_room(max(map(len, prompts), default=0), length)
 
-    @abc.abstractmethod
+        def wrap(rules: ScoreRule) -> ScoreRule:
+            return rules if watch is None else Watched(rules, watch)
+
+        drawn = self.draws(seed)
+        made = self.draw(prompts, checked, taken, length, wrap, seed=drawn, rows=rows, eos_id=self.eos_id)
+        return [self.text(ids, len(p), c) for ids, p, c in zip(made, prompts, checked, strict=True)]
+
     def log_probs(
         self,
         prompt: str,
@@ -219,6 +236,48 @@ class Writer(abc.ABC, Generic[TextT]):
         Raises:
             UserError: see ``generate``.
         """
+        taken = self.checked_routes(routes)
+        checked = [self.row(self.checked(control), 0) for control in controls]
+        if not ids or not checked:
+            return torch.zeros(len(checked), len(ids), dtype=torch.float64)
+        begin = self.prompt_ids(prompt)
+        self.check_room(len(begin), len(ids))
+        forced = Forced(len(begin), ids)
+        prompts = [begin] * len(checked)
+        self.draw(prompts, checked, taken, len(ids), forced.after, seed=None, rows=None, eos_id=NO_END)
+        return torch.stack(forced.found, dim=1)
+
+    @abc.abstractmethod
+    def draw(
+        self,
+        prompts: Sequence[list[int]],
+        controls: Sequence[dict[str, Any]],
+        routes: Collection[str],
+        length: int,
+        wrap: Callable[[ScoreRule], ScoreRule],
+        *,
+        seed: int | None,
+        rows: Sequence[int] | None,
+        eos_id: int,
+    ) -> list[list[int]]:
+        """Return each prompt with its continuation, under checked controls.
+
+        Args:
+            prompts, controls: one for each text.
+            routes: that the controls take.
+            length: of a continuation.
+            wrap: puts a rule around those of the controls.
+            seed, rows: see ``generate``.
+            eos_id: ends a text.
+        """
+
+    def row(self, control: dict[str, Any], number: int) -> dict[str, Any]:
+        """Return the control of row ``number``; a paper may check combinations of controls here."""
+        return control
+
+    def draws(self, seed: int | None) -> int | None:
+        """Return the seed to draw with; None takes the best token everywhere (greedy decoding)."""
+        return seed
 
     def bare(self) -> dict[str, Any]:
         """Return the controls that leave the model bare: those with an ``off`` value are off, the rest left out."""
@@ -281,74 +340,23 @@ class Generator(Writer[TextT]):
         """Return the argument of the step model's ``start``, such as the features of each row."""
         return None
 
-    def row(self, control: dict[str, Any], number: int) -> dict[str, Any]:
-        """Return the control of row ``number``; a paper may check combinations of controls here."""
-        return control
-
-    def draws(self, seed: int | None) -> int | None:
-        """Return the seed to draw with; None takes the best token everywhere (greedy decoding)."""
-        return seed
-
-    def generate(
+    def draw(
         self,
-        n: int,
-        prompt: str | Sequence[str] = "",
-        control: Controls | Sequence[Controls] | None = None,
-        *,
-        routes: Collection[str] | None = None,
-        seed: int | None,
-        rows: Sequence[int] | None = None,
-        max_new_tokens: int | None = None,
-        watch: Callable[[Tensor], None] | None = None,
-    ) -> list[TextT]:
-        """As in ``Writer``."""
-        taken = self.checked_routes(routes)
-        given = control_of_each(control or {}, n)
-        checked = [self.row(self.checked(each), number) for number, each in enumerate(given)]
-        prompts = [self.prompt_ids(text) for text in one_each(prompt, n, "prompts")]
-        length = self.max_new_tokens if max_new_tokens is None else max_new_tokens
-        self.check_room(max(map(len, prompts), default=0), length)
-        state = self.state(checked, taken)
-        rules = self.rules(checked, taken, state)
+        prompts: Sequence[list[int]],
+        controls: Sequence[dict[str, Any]],
+        routes: Collection[str],
+        length: int,
+        wrap: Callable[[ScoreRule], ScoreRule],
+        **drawn: Any,
+    ) -> list[list[int]]:
+        state = self.state(controls, routes)
+        rules, model = wrap(self.rules(controls, routes, state)), self.model(prompts, routes)
         with evaluating(self.module):
-            made = generate(
-                self.model(prompts, taken),
-                prompts,
-                rules if watch is None else Watched(rules, watch),
-                seed=self.draws(seed),
-                max_new_tokens=length,
-                eos_id=self.eos_id,
-                pad_id=self.pad_id,
-                rows=rows,
-                channel=state,
-            )
-        return [self.text(ids, len(p), c) for ids, p, c in zip(made, prompts, checked, strict=True)]
-
-    def log_probs(
-        self,
-        prompt: str,
-        ids: Sequence[int],
-        controls: Sequence[Controls],
-        *,
-        routes: Collection[str] | None = None,
-    ) -> Tensor:
-        """As in ``Writer``."""
-        taken = self.checked_routes(routes)
-        checked = [self.row(self.checked(control), 0) for control in controls]
-        if not ids or not checked:
-            return torch.zeros(len(checked), len(ids), dtype=torch.float64)
-        prompts = [self.prompt_ids(prompt)] * len(checked)
-        self.check_room(len(prompts[0]), len(ids))
-        state = self.state(checked, taken)
-        forced = Forced(self.rules(checked, taken, state), len(prompts[0]), ids)
-        model = self.model(prompts, taken)
-        with evaluating(self.module):
-            generate(model, prompts, forced, seed=None, max_new_tokens=len(ids), eos_id=NO_END, channel=state)
-        return torch.stack(forced.found, dim=1)
+            return generate(model, prompts, rules, max_new_tokens=length, pad_id=self.pad_id, channel=state, **drawn)
 
 
 def check_room(prompt: int, new: int | None, context: int | None, named: str) -> None:
-    """Refuse a text that is longer than a model's context; ``named`` says what sets the length of its continuation.
+    """Refuse a text that is longer than a model's context; ``named`` is what sets its continuation's length.
 
     Raises:
         UserError: it is. (The last token is drawn, not fed.)

@@ -48,7 +48,7 @@ class Comparison:
     """A controlled text beside the bare one with the same draws.
 
     Attributes:
-        controlled, bare: the texts; their ``control`` says what each was generated under.
+        controlled, bare: the texts; their ``control`` holds the controls of each.
         tokens: the continuation of the controlled text.
     """
 
@@ -83,7 +83,7 @@ def compare(
     """
     begin, given = generator.prompt_ids(prompt), dict(control or {})
 
-    def told(ids_BT: Tensor) -> None:
+    def show(ids_BT: Tensor) -> None:
         assert watch is not None
         if ids_BT.shape[1] >= len(begin):
             rows = [ids[: _end(ids, len(begin), generator.eos_id)] for ids in ids_BT.tolist()]
@@ -97,7 +97,7 @@ def compare(
         seed=seed,
         rows=[0, 0],
         max_new_tokens=max_new_tokens,
-        watch=None if watch is None else told,
+        watch=None if watch is None else show,
     )
     return Comparison(controlled, bare, effects(generator, prompt, controlled, bare, routes=routes))
 

@@ -159,7 +159,7 @@ class FiniteStateGrammar:
         return slot in self._slot_S
 
     def in_slot(self, ids_BT: Tensor, slot: str) -> Tensor:
-        """Return ``[B]`` bool: the next token of the row fills ``slot`` (``"ADJ"`` stands for ``"ADJ/..."`` too).
+        """Return ``[B]`` bool: the next token of the row fills ``slot`` (``"ADJ"`` also means ``"ADJ/..."``).
 
         Raises:
             KeyError: the grammar has no such slot.
@@ -184,7 +184,7 @@ class GrammarMask(ScoreRule):
     Args:
         grammar: the grammar.
         pad_id: a row outside the grammar that ends with this token keeps its scores: it is over, padded somewhere in a
-            sentence while others go on.
+            sentence while others continue.
 
     Raises:
         UserError: a row's prefix is outside the grammar (a row without an allowed token has no distribution).

@@ -6,12 +6,15 @@ whichever run needs it first and read by the others.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import hashlib
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lit_ctg.control import Steered
+from lit_ctg.control import Control, Steered
 from lit_ctg.control.base import added_ids
 from lit_ctg.core.chat import chat_ids, text_ids
 from lit_ctg.data.huggingface_tokenizer import load as load_tokenizer
@@ -37,7 +40,6 @@ from lit_ctg.field.judge import (
     proving_texts,
 )
 from lit_ctg.field.measure import Overlap, text_cost
-from lit_ctg.field.method import Arm
 from lit_ctg.field.task import Example, Task, class_counts, log_odds_words
 from lit_ctg.field.tune import Stream, check_kept, damaged, make_gpt2, make_tokenizer, optimise, read_kept, train_model
 from lit_ctg.files import replacing, try_lock, wait_lock, write_atomic
@@ -54,6 +56,30 @@ KEPT = ("bos_token_id", "eos_token_id", "pad_token_id", "use_cache")
 OURS = ("do_sample", "top_p", "top_k", "max_length", "max_new_tokens", "min_new_tokens")
 # words per class, for methods that steer by words and for the measure of attribute words
 WORDS = 50
+
+
+@contextlib.contextmanager
+def _unchanged(strength: float) -> Iterator[None]:
+    yield
+
+
+@dataclass
+class Arm:
+    """How a method steers towards one class.
+
+    Attributes:
+        model: a Hugging Face causal language model.
+        controls: attached to it.
+        settings: strength -> settings of the controls, ``{"<control>.<setting>": value}``.
+        prefix: (strength, index of the prompt) -> text before the prompt that is not part of the result.
+        at: strength -> context in which the model has that strength (for moved weights).
+    """
+
+    model: Any
+    controls: Sequence[Control] = ()
+    settings: Callable[[float], Mapping[str, Any]] = field(default=lambda strength: {})
+    prefix: Callable[[float, int], str] = field(default=lambda strength, place: "")
+    at: Callable[[float], AbstractContextManager[None]] = _unchanged
 
 
 class Parts:
@@ -102,14 +128,14 @@ class Parts:
 
 
 def facts(folder: Path) -> dict[str, Any]:
-    """Return what is stored about a part: its key, ``seconds`` and its maker's facts.
+    """Return the stored facts of a part: its key, ``seconds`` and its maker's facts.
 
     Raises:
         UserError: the file is damaged.
     """
     try:
-        told: dict[str, Any] = json.loads((folder / PART).read_text(encoding="utf-8"))
-        return {**told, "seconds": float(told["seconds"])}
+        result: dict[str, Any] = json.loads((folder / PART).read_text(encoding="utf-8"))
+        return {**result, "seconds": float(result["seconds"])}
     except (OSError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise damaged(folder / PART, error, folder) from None
 
@@ -212,7 +238,7 @@ class Bench:
                 seed=0,
             )
             stream = Stream(tokenizer, texts, options["length"])
-            told = train_model(
+            result = train_model(
                 model,
                 stream,
                 steps=steps,
@@ -223,7 +249,7 @@ class Bench:
             )
             model.save_pretrained(folder)
             tokenizer.save_pretrained(folder)
-            return {**told, "tokens": len(stream.ids), "parameters": model.num_parameters()}
+            return {**result, "tokens": len(stream.ids), "parameters": model.num_parameters()}
 
         return self.parts.get(name, key, make)
 
@@ -242,10 +268,12 @@ class Bench:
     def _decode_alone_decides(self, model: Any) -> None:
         """Drop what the model's own ``generation_config`` would add to ``decode``, and name it."""
         own = {name: value for name, value in model.generation_config.to_diff_dict().items() if value}
-        told = [f"{name}={value}" for name, value in own.items()
+        result = [f"{name}={value}" for name, value in own.items()
                 if name not in (*KEPT, *OURS, "transformers_version", "_from_model_config")]  # fmt: skip
-        if told:
-            _logger.warning("model=%s: its own %s does not count, decode alone does", self.model_name, ", ".join(told))
+        if result:
+            _logger.warning(
+                "model=%s: its own %s does not count, decode alone does", self.model_name, ", ".join(result)
+            )
         kept = {name: getattr(model.generation_config, name) for name in KEPT}
         model.generation_config = type(model.generation_config)(**kept)
 
@@ -285,8 +313,8 @@ class Bench:
         judges = {each.name: weights_digest(each.network) for each in self.judges[0] if isinstance(each, NeuralJudge)}
         graded, words = self.task.lexicon, ""
         if graded is not None:
-            told = [graded.words, {name: graded.column(name) for name in graded.columns}, sorted(graded.held_out)]
-            words = hashlib.sha256(json.dumps(told, default=list).encode()).hexdigest()
+            result = [graded.words, {name: graded.column(name) for name in graded.columns}, sorted(graded.held_out)]
+            words = hashlib.sha256(json.dumps(result, default=list).encode()).hexdigest()
         return {
             **({"lexicon": words} if words else {}),
             "text": self.task.data.checksum(),
@@ -355,9 +383,9 @@ class Bench:
         """
 
         def make(folder: Path, checkpoint: Path) -> dict[str, Any]:
-            told = dict(train(checkpoint))
+            result = dict(train(checkpoint))
             torch.save({each: value.detach() for each, value in trained.items()}, folder / WEIGHTS)
-            return told
+            return result
 
         folder = self.learned(name, key, make)
         kept = check_kept(read_kept(folder / WEIGHTS, folder), trained, folder / WEIGHTS, folder)
@@ -403,7 +431,7 @@ class Bench:
 
         Args:
             label: the class.
-            prepare: changes what is trained (LoRA) before training; the part stores what requires gradients.
+            prepare: changes what is trained (LoRA) before training; the part stores the tensors that require gradients.
             name: of the part; a different one for each ``prepare``.
             learning_rate: None: that of ``tune``.
         """
@@ -416,8 +444,8 @@ class Bench:
         def train(checkpoint: Path) -> dict[str, Any]:
             stream = self.stream(label)
             options = {**self.tune_options, **own}
-            told = train_model(model, stream, **options, seed=self.seed, checkpoint=checkpoint)
-            return {**told, "tokens": len(stream.ids)}
+            result = train_model(model, stream, **options, seed=self.seed, checkpoint=checkpoint)
+            return {**result, "tokens": len(stream.ids)}
 
         trained = {key: value for key, value in model.named_parameters() if value.requires_grad}
         self.learn(name, {"label": label, **own}, trained, train)

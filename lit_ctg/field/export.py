@@ -12,10 +12,9 @@ from omegaconf import DictConfig
 from lit_ctg.config import plain
 from lit_ctg.control import Control, Origin, fingerprint
 from lit_ctg.control.bundle import versions
-from lit_ctg.errors import UserError
-from lit_ctg.field.bench import Bench
+from lit_ctg.errors import UserError, refuse
+from lit_ctg.field.bench import Arm, Bench
 from lit_ctg.field.command import combinations, compose
-from lit_ctg.field.method import Arm
 from lit_ctg.field.run import PAPER, build_bench, build_method
 from lit_ctg.files import plain_name
 from lit_ctg.results.record import config_hash
@@ -35,7 +34,7 @@ def export(cfg: DictConfig, out: str, console: Console) -> list[Path]:
     Args:
         cfg: composed by ``command.compose``.
         out: folder of the bundles.
-        console: where to say what was written and how it is used.
+        console: where to print the paths and how they are used.
 
     Returns:
         the bundles' folders.
@@ -72,14 +71,13 @@ def export(cfg: DictConfig, out: str, console: Console) -> list[Path]:
 
 def _check(arms: Mapping[str, Arm], bench: Bench, name: str) -> None:
     """Refuse arms that no bundle can hold."""
-    if any(arm.model is not bench.model for arm in arms.values()):
-        raise UserError(
-            f"{name} changes the model itself: it has no control to write; take a method that steers while decoding"
-        )
-    if not all(arm.controls for arm in arms.values()):
-        raise UserError(
-            f"{name} steers without a control: there is nothing to write; take a method that steers while decoding"
-        )
+    remedy = "take a method that steers while decoding"
+    changed = any(arm.model is not bench.model for arm in arms.values())
+    refuse({
+        f"{name} changes the model itself: it has no control to write; {remedy}": changed,
+        f"{name} steers without a control: there is nothing to write; {remedy}":
+            not all(arm.controls for arm in arms.values()),
+    })  # fmt: skip
 
 
 def _places(arms: Mapping[str, Arm], out: Path) -> list[tuple[Path, Control]]:

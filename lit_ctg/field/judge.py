@@ -199,8 +199,8 @@ class NeuralJudge(Judge):
 
     def save(self, folder: Path) -> None:
         """Write the judge to a folder."""
-        told = {"ids": self.ids, "labels": self.labels, "longest": self.longest}
-        write_atomic(folder / "judge.json", json.dumps(told))
+        content = {"ids": self.ids, "labels": self.labels, "longest": self.longest}
+        write_atomic(folder / "judge.json", json.dumps(content))
         torch.save(self.network.state_dict(), folder / "weights.pt")
 
     @classmethod
@@ -212,8 +212,8 @@ class NeuralJudge(Judge):
         """
         made, words, path = cls.__new__(cls), folder / "judge.json", folder / "weights.pt"
         try:
-            told = json.loads(words.read_text(encoding="utf-8"))
-            made.ids, made.labels, made.longest = dict(told["ids"]), list(told["labels"]), int(told["longest"])
+            content = json.loads(words.read_text(encoding="utf-8"))
+            made.ids, made.labels, made.longest = dict(content["ids"]), list(content["labels"]), int(content["longest"])
             if sorted(made.ids.values()) != list(range(2, len(made.ids) + 2)) or not all(
                 map(str.isprintable, made.labels)
             ):

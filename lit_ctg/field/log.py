@@ -23,12 +23,12 @@ def strength_rows(record: RunRecord) -> tuple[list[str], list[list[Any]]]:
 
 
 def log(record: RunRecord, settings: Mapping[str, Any], folder: Path) -> None:
-    """Log a finished record as a W&B run of its own.
+    """Log a finished record as a separate W&B run.
 
     Args:
         record: with its texts.
         settings: of ``conf/field/logger/wandb.yaml``.
-        folder: the run directory; an offline run lies in there.
+        folder: the run directory; an offline run is in there.
 
     Raises:
         UserError: W&B cannot be reached, or nobody is logged in.

@@ -6,46 +6,17 @@ writes both).
 
 from __future__ import annotations
 
-import contextlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated
 
 from annotated_types import MinLen
 
 from lit_ctg.control import Control
 from lit_ctg.errors import UserError
+from lit_ctg.field.bench import Arm, Bench
 from lit_ctg.limits import Checked, Positive
-
-if TYPE_CHECKING:
-    from lit_ctg.field.bench import Bench
-
-
-@contextlib.contextmanager
-def _unchanged(strength: float) -> Iterator[None]:
-    yield
-
-
-@dataclass
-class Arm:
-    """How a method steers towards one class.
-
-    Attributes:
-        model: a Hugging Face causal language model.
-        controls: attached to it.
-        settings: strength -> settings of the controls, ``{"<control>.<setting>": value}``.
-        prefix: (strength, index of the prompt) -> text before the prompt that is not part of the result.
-        at: strength -> context in which the model has that strength (for moved weights).
-    """
-
-    model: Any
-    controls: Sequence[Control] = ()
-    settings: Callable[[float], Mapping[str, Any]] = field(default=lambda strength: {})
-    prefix: Callable[[float, int], str] = field(default=lambda strength, place: "")
-    at: Callable[[float], AbstractContextManager[None]] = _unchanged
 
 
 class Method(Checked, ABC):

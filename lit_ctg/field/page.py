@@ -130,18 +130,20 @@ def rejudged(records: Sequence[str] | None) -> list[dict[str, Any]]:
     Raises:
         UserError: a file is damaged.
     """
-    told = []
+    rankings = []
     for path in sorted(path for place in folders_of(records) for path in (place / JUDGES).glob("*.json")):
         try:
             each = json.loads(path.read_text(encoding="utf-8"))
             tables = {key: {str(name): float(value) for name, value in each[key].items()}
                       for key in ("balanced_accuracy", "areas")}  # fmt: skip
-            told.append({"task": str(each["task"]), "bench": str(each["bench"]), "seed": int(each["seed"]), **tables})
+            rankings.append(
+                {"task": str(each["task"]), "bench": str(each["bench"]), "seed": int(each["seed"]), **tables}
+            )
         except (AttributeError, KeyError, OSError, RecursionError, TypeError, ValueError) as error:
             raise UserError(
                 f"{path} is damaged ({one_line(error)[:100]}): delete it, or run field rejudge again"
             ) from None
-    return told
+    return rankings
 
 
 def task_page(
@@ -166,8 +168,8 @@ def task_page(
     lines += [f"Judge {escape_markdown(name)}: {judge_line(records[0], name)}, below "
               f"{records[0].config['judges']['least_accuracy']:g}: decides nothing." for name in failed]  # fmt: skip
     if not deciding:
-        told = "No judge knows human texts well enough: this task decides nothing. What was measured, unranked:"
-        return "\n".join([*lines, "", told, "", *unranked_table(records, failed), ""]), {}
+        line = "No judge knows human texts well enough: this task decides nothing. What was measured, unranked:"
+        return "\n".join([*lines, "", line, "", *unranked_table(records, failed), ""]), {}
     found = sweeps(records, deciding)
     if BARE not in found:
         return "\n".join([*lines, "", "The bare model was not run, so nothing can be ranked.", ""]), {}
@@ -201,8 +203,8 @@ def judge_seed_lines(
             continue
         tau = kendalltau([own[method] for method in shared], [each["areas"][method] for method in shared]).statistic
         order = sorted(shared, key=each["areas"].get, reverse=True)
-        told = ", ".join(f"{method} {each['areas'][method]:.3f}" for method in order)
-        lines.append(f"Judges of seed {each['seed']} ({known}) on the same texts: {told}; Kendall's tau with the table "
+        line = ", ".join(f"{method} {each['areas'][method]:.3f}" for method in order)
+        lines.append(f"Judges of seed {each['seed']} ({known}) on the same texts: {line}; Kendall's tau with the table "
                      f"{tau:.2f}.")  # fmt: skip
     return [*lines, ""] if lines else []
 
@@ -321,10 +323,10 @@ def mixed_lines(records: Sequence[RunRecord]) -> list[str]:
     return [
         f"Records of seed {seed} were made with different models or texts ({escape_markdown(key)}), so they are not "
         "comparable: "
-        + "; ".join(", ".join(sorted(methods)) for methods in sorted(told.values(), key=len))
+        + "; ".join(", ".join(sorted(methods)) for methods in sorted(line.values(), key=len))
         + ". Run the methods of the shorter list again in the folder of the others."
-        for (seed, key), told in sorted(found.items())
-        if len(told) > 1
+        for (seed, key), line in sorted(found.items())
+        if len(line) > 1
     ]
 
 
@@ -383,7 +385,7 @@ def held_out_table(ranked: Ranking, found: dict[str, Sweep], words: dict[str, Sw
     ]
     bare_cost = curve(found[BARE])[0][0]
 
-    def told(value: float, interval: tuple[float, float]) -> str:
+    def cell(value: float, interval: tuple[float, float]) -> str:
         return f"{value:+.3f} [{interval[0]:+.3f}, {interval[1]:+.3f}]"
 
     for each in ranked.standings:
@@ -393,7 +395,7 @@ def held_out_table(ranked: Ranking, found: dict[str, Sweep], words: dict[str, Sw
                    found[each.method].strengths, strict=True)  # fmt: skip
         for success, cost, held_out, strength in rows:
             ratio = math.exp(float(cost - bare_cost))
-            lines.append(f"| {each.method} {strength:g} | {told(*success)} | {ratio:.3f} | {told(*held_out)} |")
+            lines.append(f"| {each.method} {strength:g} | {cell(*success)} | {ratio:.3f} | {cell(*held_out)} |")
     return lines
 
 
@@ -441,14 +443,14 @@ def pair_lines(ranked: Ranking) -> list[str]:
             sure.setdefault(better, {}).setdefault(f"{p:.3f}", []).append(worse)
     if ranked.prompts < LEAST_PROMPTS:
         return [f"{ranked.prompts} prompts decide nothing: no p-values below {LEAST_PROMPTS}."]
-    told = f"{len(ranked.p_values)} pairs, p-values by bootstrap, Holm-adjusted for all of them. Below 0.05: "
+    line = f"{len(ranked.p_values)} pairs, p-values by bootstrap, Holm-adjusted for all of them. Below 0.05: "
     if not sure:
-        return [f"{told}none."]
+        return [f"{line}none."]
     lines = [
         f"- {better} above " + "; ".join(f"{', '.join(names)} ({p})" for p, names in found.items())
         for better, found in sure.items()
     ]
-    return [told.strip(), "", *lines]
+    return [line.strip(), "", *lines]
 
 
 def sample_lines(ranked: Ranking, found: dict[str, Sweep], prompts: int = 1) -> list[str]:

@@ -137,7 +137,7 @@ def deciding_judges(record: RunRecord) -> tuple[list[str], list[str]]:
 
 
 def sweeps(records: Sequence[RunRecord], judges: Sequence[str]) -> dict[str, Sweep]:
-    """Return the measures of each method's texts, by name; a longer sweep stands for a shorter one (``longest``).
+    """Return the measures of each method's texts, by name; a longer sweep replaces a shorter one (``longest``).
 
     Args:
         records: of one task, size and bench.
@@ -286,7 +286,7 @@ def mixed_area(cost: Any, success: Any, bare: tuple[float, float], most: float =
     """Return the area where each text's strength may be drawn by lot: between two strengths their mixtures count.
 
     A mixture has the mean success and the mean cost of its strengths (of texts that are equally long), so the best one
-    for each cost lies on the least concave curve above the strengths. A coarse sweep is not worse for being coarse.
+    for each cost is on the least concave curve above the strengths. A coarse sweep is not worse for being coarse.
 
     Args:
         cost, success, bare, most: see ``area``; of one method, [S] each.

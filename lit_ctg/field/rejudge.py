@@ -1,7 +1,7 @@
-"""`lit-ctg field rejudge`: does the ranking hold under judges of another seed? The texts of the records, judged anew.
+"""`lit-ctg field rejudge`: does the ranking hold under judges of another seed? It judges the texts of the records again.
 
-Nothing is written anew and no language model is needed: judges are trained with another seed, which draws other pieces
-of the human texts and other starting weights, and read the texts that stand beside the records. What follows is kept as
+No text is generated again and no language model is needed: judges are trained with another seed, which draws other
+pieces of the human texts and other starting weights, and read the texts beside the records. The result is kept as
 ``judges/<task>-seed<k>.json`` beside the records, and the report shows it under the task's ranking.
 """
 
@@ -12,7 +12,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from lit_ctg.errors import UserError
+from lit_ctg.errors import UserError, refuse
 from lit_ctg.field.bench import Bench
 from lit_ctg.field.judge import successes
 from lit_ctg.field.page import JUDGES, folders_of, load
@@ -32,24 +32,25 @@ def rejudge(
     output_root: str = "outputs",
     console: Console | None = None,
 ) -> int:
-    """Judge the texts of records anew and write what follows beside them; print the lines.
+    """Judge the texts of records again, write the results beside them and print the lines.
 
     Args:
         seed: of the judges.
         records: a folder; by default ``outputs/field``, or the committed records where there is none.
         task: of this task only; by default all that are judged by trained judges.
-        root: where the corpus lies now, with ``task``; by default where it lay when the records were made.
+        root: the corpus's folder now, with ``task``; by default its folder when the records were made.
         output_root: where judges are kept.
         console: where to print.
 
     Raises:
         UserError: no such records, the records' own seed, several folders, or other texts than the judges were to know.
     """
-    if root is not None and task is None:
-        raise UserError("root= is the corpus of one task: give task=, too")
     places = folders_of(records)
-    if len(places) != 1 or not places[0].is_dir():
-        raise UserError("field rejudge writes beside the records: give one folder with records=")
+    refuse({
+        "root= is the corpus of one task: give task=, too": root is not None and task is None,
+        "field rejudge writes beside the records: give one folder with records=":
+            len(places) != 1 or not places[0].is_dir(),
+    })  # fmt: skip
     found = load(records)
     size = next((each for each in reversed(SIZES) if any(record.size == each for record in found)), None)
     chosen = [record for record in found if record.size == size and task in (None, task_of(record))]
@@ -59,10 +60,10 @@ def rejudge(
     shown = console or Console(soft_wrap=True, highlight=False)
     for name in tasks:
         own = [record for record in chosen if task_of(record) == name]
-        told = judged_anew(own, seed, output_root, root)
+        result = judged_anew(own, seed, output_root, root)
         path = places[0] / JUDGES / f"{name}-seed{seed}.json"
-        write_atomic(path, json.dumps(told, indent=1) + "\n")
-        shown.print(f"{name}: {told['areas'] or 'no judge decides'}; {path}", markup=False)
+        write_atomic(path, json.dumps(result, indent=1) + "\n")
+        shown.print(f"{name}: {result['areas'] or 'no judge decides'}; {path}", markup=False)
     return 0
 
 
@@ -73,33 +74,34 @@ def judged_anew(records: Sequence[RunRecord], seed: int, output_root: str, root:
         records: of one task and bench, with their texts.
         seed: of the judges.
         output_root: where judges are kept.
-        root: where the corpus lies; None for where it lay.
+        root: the corpus's folder; None for its folder when the records were made.
 
     Raises:
         UserError: see ``rejudge``.
     """
     first = records[0]
-    if len({bench_key(record) for record in records}) > 1:
-        raise UserError(f"{task_of(first)}: the records are of different benches: give records= of one of them")
-    if int(first.config["judges"]["seed"]) == seed:
-        raise UserError(f"seed={seed}: the records' judges are of this seed; give another one")
-    methods = sorted(set(map(method_of, records)))
-    if BARE not in methods:
-        raise UserError(f"{task_of(first)}: areas are counted from the bare model: lit-ctg field run method=bare")
+    task, methods = task_of(first), sorted(set(map(method_of, records)))
+    refuse({
+        f"{task}: the records are of different benches: give records= of one of them":
+            len({bench_key(record) for record in records}) > 1,
+        f"seed={seed}: the records' judges are of this seed; give another one":
+            int(first.config["judges"]["seed"]) == seed,
+        f"{task}: areas are counted from the bare model: lit-ctg field run method=bare": BARE not in methods,
+    })  # fmt: skip
     config = copy.deepcopy(first.config)
     config["judges"]["seed"], config["output_root"] = seed, output_root
     if root is not None:
         config["data"]["root"] = root
-    bench = build_bench(stored(config, f"{task_of(first)}: the record"))
+    bench = build_bench(stored(config, f"{task}: the record"))
     if bench.task.data.checksum() != first.corpus.get("text"):
-        raise UserError(f"{task_of(first)}: the corpus is not the records' (its checksum differs): give root=<folder>")
+        raise UserError(f"{task}: the corpus is not the records' (its checksum differs): give root=<folder>")
     judges, proofs = bench.judges
     known = {judge.name: proof.balanced for judge, proof in zip(judges, proofs, strict=True)}
     deciding = [name for name, value in known.items() if value >= float(first.config["judges"]["least_accuracy"])]
     anew = [_with_hits(record, bench) for record in records]
     ranked = ranking(sweeps(anew, deciding), resamples=RESAMPLES).standings if deciding else ()
     return {
-        "task": task_of(first),
+        "task": task,
         "size": first.size,
         "seed": seed,
         "bench": bench_key(first),

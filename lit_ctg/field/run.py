@@ -24,12 +24,12 @@ from lit_ctg.core.result import Direction, MetricResult
 from lit_ctg.data.huggingface_tokenizer import HuggingFaceTokenizer
 from lit_ctg.data.tokenizer import ids_behind
 from lit_ctg.errors import UserError, one_line
-from lit_ctg.field.bench import Bench, Parts
+from lit_ctg.field.bench import Arm, Bench, Parts
 from lit_ctg.field.command import GROUPS, PARTS, check_parts, combinations, complete, compose, options
 from lit_ctg.field.judge import successes
 from lit_ctg.field.log import log
 from lit_ctg.field.measure import distinct, repetition, word_share
-from lit_ctg.field.method import Arm, Method
+from lit_ctg.field.method import Method
 from lit_ctg.field.methods.plain import Bare
 from lit_ctg.field.rank import HELD_OUT, sweep_key
 from lit_ctg.files import write_atomic, write_samples
@@ -65,8 +65,8 @@ def run(cfg: DictConfig, benches: dict[str, Bench] | None = None) -> Outcome:
     same = SameCorpus(lambda: {"text": instantiate(cfg.data, "data").checksum()})
     directory = claim(stem, cfg.skip_completed, same)
     if isinstance(directory, Finished):
-        told = f"not run, {directory.busy} is at it" if directory.busy else "done already, skipped"
-        console.print(f"{told}: {directory.path}", markup=False)
+        note = f"skipped: {directory.busy} is running it" if directory.busy else "done already, skipped"
+        console.print(f"{note}: {directory.path}", markup=False)
         return Outcome("BUSY" if directory.busy else "SKIPPED", directory.path)
     record = new_record(cfg, config, digest, PAPER)
     record.device, record.threads = "cpu", torch.get_num_threads()
@@ -183,10 +183,10 @@ def written_before(
     """Return by strength what finished runs have written whose settings differ from these in the strengths at most.
 
     The texts of one strength do not depend on which others are swept. What they do depend on, the method's own code
-    aside, is in settings and corpus; ``skip_completed=false`` writes all of them anew.
+    aside, is in settings and corpus; ``skip_completed=false`` writes all of them again.
 
     Args:
-        folder: of this run; the others lie beside it.
+        folder: of this run; the others are beside it.
         config: this run's, as plain values.
         corpus: this run's text and model, as in its record.
     """
@@ -283,9 +283,9 @@ def seconds_ratio(bench: Bench, arms: Mapping[str, Arm], method: Method, repeats
 
 
 def run_all(words: Sequence[str]) -> int:
-    """Run every combination; return 0, or 1 if one failed or another process is at it.
+    """Run every combination; return 0, or 1 if one failed or another process is running it.
 
-    A failure is told at once and does not stop the rest; that of a single combination is raised, as is any with
+    A failure is reported at once and does not stop the rest; that of a single combination is raised, as is any with
     ``debug``.
     """
     if not any(word.partition("=")[0] in GROUPS for word in words):

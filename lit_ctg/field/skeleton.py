@@ -6,16 +6,16 @@ import keyword
 import re
 from pathlib import Path
 
-from lit_ctg.errors import UserError
+from lit_ctg.errors import UserError, refuse
 from lit_ctg.field.command import options
 from lit_ctg.files import config_folder, write_atomic
 
-METHOD = '''"""{title}: say here what it does, and by which equation of which paper."""
+METHOD = '''"""{title}: describe here what it does, and by which equation of which paper."""
 
 from __future__ import annotations
 
-from lit_ctg.field.bench import Bench
-from lit_ctg.field.method import Arm, Method
+from lit_ctg.field.bench import Arm, Bench
+from lit_ctg.field.method import Method
 
 
 class {title}(Method):
@@ -62,15 +62,15 @@ def add(name: str, root: Path | None = None) -> list[Path]:
     Raises:
         UserError: not a plain lower-case word, a method of that name, or an installed package without a checkout.
     """
-    if not re.fullmatch(r"[a-z][a-z0-9_]{0,59}", name) or keyword.iskeyword(name):
-        raise UserError(
-            f"name={name[:80]}: give a word of at most 60 lower-case letters, digits and _, not a keyword of Python"
-        )
-    if name in options("method"):
-        raise UserError(f"name={name}: this method exists already; choose another name")
     root = root or config_folder().parent
-    if not (root / "tests").is_dir():
-        raise UserError("lit-ctg field add writes into a checkout of the repository: clone it and install it with -e")
+    plain = re.fullmatch(r"[a-z][a-z0-9_]{0,59}", name) and not keyword.iskeyword(name)
+    refuse({
+        f"name={name[:80]}: give a word of at most 60 lower-case letters, digits and _, not a keyword of Python":
+            not plain,
+        f"name={name}: this method exists already; choose another name": name in options("method"),
+        "lit-ctg field add writes into a checkout of the repository: clone it and install it with -e":
+            not (root / "tests").is_dir(),
+    })  # fmt: skip
     title = "".join(part.capitalize() for part in name.split("_"))
     made = {
         root / "lit_ctg" / "field" / "methods" / f"{name}.py": METHOD,

@@ -82,8 +82,8 @@ class Task:
         split_seed: of the shuffle.
         unit_words: cut documents into units of so many words before they are dealt (books, of which there is one of a
             class); None deals whole documents.
-        rules: name of a judge -> class -> rule, a callable that says of a text whether it is of the class and whose
-            ``repr`` says all that it depends on; with ``column=rules``. The first judge's tell the truth of passages.
+        rules: name of a judge -> class -> rule, a callable that returns whether a text is of the class and whose
+            ``repr`` shows all that it depends on; with ``column=rules``. The first judge's are the truth of passages.
         lexicon: graded words for methods that steer by words, with ``words``, ``column("polarity")``, ``held_out``
             and ``path``; None: those that most set a class apart in its training texts.
         lexicon_signs: class -> 1 or -1: a word is of the class with the sign of its polarity.

@@ -79,7 +79,7 @@ def optimise(
     """Minimise a loss by AdamW with a short warm-up and a cosine to zero.
 
     Args:
-        parameters: what is trained.
+        parameters: to train.
         loss_of: draws a batch with the given generator and returns its loss; every step has its own generator, so an
             interrupted run continues exactly.
         steps: updates.
@@ -144,14 +144,14 @@ def optimise(
     if checkpoint is not None:
         checkpoint.unlink(missing_ok=True)
     tail = losses[-max(1, steps // 10) :]
-    told = {"loss": sum(tail) / len(tail), "seconds_before": before}
+    result = {"loss": sum(tail) / len(tail), "seconds_before": before}
     if held_out is None:
-        return told
+        return result
     if not best["parameters"]:
         raise UserError(f"training diverged within {steps} steps: lower the learning rate")
     for own, value in zip(trained, best["parameters"], strict=True):
         own.data.copy_(value)
-    return {**told, "held_out_loss": best["loss"], "kept_step": best["step"]}
+    return {**result, "held_out_loss": best["loss"], "kept_step": best["step"]}
 
 
 class Stream:
@@ -210,7 +210,7 @@ def train_model(
     The loss is in nats per token.
     """
     model.train()
-    told = optimise(
+    result = optimise(
         [value for value in model.parameters() if value.requires_grad],
         lambda generator: next_token_loss(model, stream.windows(generator, batch)),
         steps=steps,
@@ -219,7 +219,7 @@ def train_model(
         checkpoint=checkpoint,
     )
     model.eval()
-    return told
+    return result
 
 
 def make_tokenizer(texts: Sequence[str], size: int) -> Any:

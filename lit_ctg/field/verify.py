@@ -1,7 +1,7 @@
 """Numbers of the field's records that follow from their texts: a record keeps every text and what was measured of it.
 
 Recounted from the texts themselves are repetition, distinct-n and, where a rule judges, success; the means of the other
-measures (success by trained judges, perplexity, copying, attribute words) follow from what stands beside each text.
+measures (success by trained judges, perplexity, copying, attribute words) follow from the numbers beside each text.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Count-based models of a text of token ids: word frequencies and a bigram model.
 
 A language model must beat them before anything can be said about it. They differ from ``decoding/ngram.py``, which
-serves as a memory of one's own texts: it estimates its discount, knows where a text starts and backs off to the uniform
+serves as a memory of a user's texts: it estimates its discount, knows where a text starts and backs off to the uniform
 distribution; these read a corpus as one stream with a fixed discount, and committed records hold their numbers.
 Shape letters: N tokens of the text, V vocabulary.
 """

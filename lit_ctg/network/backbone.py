@@ -32,7 +32,7 @@ class Backbone(Protocol):
 
 
 class PretrainedBackbone(Backbone, Protocol):
-    """A backbone with an embedding and an output head of its own (``HuggingFaceBackbone``).
+    """A backbone with its own embedding and output head (``HuggingFaceBackbone``).
 
     Attributes:
         vocabulary_size: rows V of the output head.

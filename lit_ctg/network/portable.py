@@ -33,7 +33,7 @@ class Portable:
         model: the Hugging Face model, in evaluation mode.
         ours: the scores [B, T, V] with which it must agree, for ids [B, T] without padding.
         options: further arguments of its ``forward`` with which ``ours`` was computed.
-        about: what the model card says about it.
+        about: its lines in the model card.
         tokenizer: its tokenizer; None takes the vocabulary's own.
         generation: generation settings by the run's decoding, beside those that have one name in both.
     """

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import random
 import subprocess
 import sys
 import zipfile
@@ -56,19 +55,6 @@ def content(**more: Any) -> dict[str, Any]:
 def saved(tmp_path: Path) -> Path:
     AtomicCheckpointIO().save_checkpoint(content(), tmp_path / "last.ckpt")
     return tmp_path / "last.ckpt"
-
-
-def test_a_failed_write_leaves_the_old_checkpoint(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(checkpoint: object, file: Any) -> None:
-        file.write(b"half")
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("torch.save", broken)
-    words = r"cannot write .*last\.ckpt: No space left on device; free some space or set output_root=\.\.\."
-    with pytest.raises(UserError, match=words):
-        AtomicCheckpointIO().save_checkpoint(content(epoch=2), saved)
-    assert load_checked(saved).keys() == content().keys()
-    assert [path.name for path in saved.parent.iterdir()] == ["last.ckpt"]
 
 
 FULL_DISK = """
@@ -147,24 +133,6 @@ def test_every_changed_bit_of_the_weights_is_noticed(saved: Path) -> None:
             assert torch.load(saved, weights_only=True)  # which does not notice
             with pytest.raises(DamagedError, match=r"last\.ckpt is damaged"):
                 load_checked(saved)
-
-
-def test_a_bit_changed_anywhere_is_noticed_or_changes_nothing(saved: Path) -> None:
-    data, whole = saved.read_bytes(), load_checked(saved)
-    rng, noticed = random.Random(0), 0
-    for _ in range(150):
-        changed = bytearray(data)
-        changed[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
-        saved.write_bytes(changed)
-        try:
-            found = load_checked(saved)
-        except UserError as error:
-            assert "last.ckpt" in str(error) and "weights_only" not in str(error)
-            noticed += 1
-        else:  # between the parts of the file, or a date
-            assert found["lit_ctg"] == whole["lit_ctg"]
-            assert all(torch.equal(found["state_dict"][key], whole["state_dict"][key]) for key in whole["state_dict"])
-    assert noticed > 50
 
 
 def foreign(path: Path) -> dict[str, Any]:

@@ -18,9 +18,6 @@ from lit_ctg.callback.wandb_tables import (
     record_tables,
     verdict_rows,
 )
-from lit_ctg.results.spec import Printed, RowSpec, TableSpec
-from lit_ctg.results.table import Cell, Row, Table
-from lit_ctg.results.verdict import Verdict
 from tests.committed import records_of
 
 
@@ -54,13 +51,6 @@ def test_metric_rows_carry_unit_and_interval() -> None:
     assert floor[4] is None and floor[5] is None
 
 
-def test_confusion_counts_keep_their_names() -> None:
-    found = confusions(record().metrics)
-    assert "control/hard/confusion" in found
-    assert found["control/hard/confusion"]["positive", "positive"] == 200
-    assert all(isinstance(count, int) for counts in found.values() for count in counts.values())
-
-
 def test_verdicts_stand_beside_the_printed_numbers() -> None:
     rows = {row[1]: row for row in verdict_rows(record())}
     table, _, printed, ours, verdict, reason = rows["Fusion, PPL"]
@@ -72,49 +62,10 @@ def test_verdicts_stand_beside_the_printed_numbers() -> None:
     assert verdict_rows(other) == []
 
 
-def test_only_numbers_of_this_run_with_a_verdict_on_a_printed_one_are_shown(monkeypatch) -> None:
-    verdict, printed = Verdict("reproduced", "within the margin"), Printed(2.0, "2.0")
-
-    def row(label: str, cell: Cell | None, printed: Printed | None = printed) -> Row:
-        other = Cell({1: 9.0}, 9.0, verdict=Verdict("not reproduced", "of the other regime"))
-        return Row(RowSpec(label), printed, {"as_published": other, "corrected": cell})
-
-    rows = (
-        row("good", Cell({1: 2.5}, 2.5, verdict=verdict)),
-        row("claim", Cell({1: 2.5}, 2.5, verdict=verdict), None),
-        row("hole", Cell(hole="not run: x", verdict=Verdict("not run"))),
-        row("no verdict", Cell({1: 2.5}, 2.5)),
-        row("no cell", None),
-    )
-    table = Table(TableSpec("x", "t", "Table T", "", "", ()), "paper", rows)
-    monkeypatch.setattr("lit_ctg.callback.wandb_tables.results_for", lambda *a, **k: SimpleNamespace(tables=[table]))
-    given = record()
-    given.regime = "corrected"
-    made = record_tables(given, [])["verdicts"]
-    assert made.columns == ["table", "row", "printed", "ours", "verdict", "reason"]
-    assert made.data == [["Table T", "good", "2.0", 2.5, "reproduced", "within the margin"]]
-
-
 def test_every_table_is_there() -> None:
     tables = record_tables(record(), record().samples)
     assert {"metrics", "samples", "verdicts", "control/hard/confusion"} <= set(tables)
     assert len(tables["samples"].data) == len(record().samples)
-
-
-def test_rows_of_a_table_keep_their_columns() -> None:
-    given = record()
-    entry = given.metrics["val/perplexity"]
-    given.metrics = {"b": {**entry, "value": 2.0, "ci95": [1.0, 3.0], "n": 7}, "a": {**entry, "ci95": None}}
-    names = ["name", "value", "unit", "direction", "n", "low", "high", "version"]
-    tables = record_tables(given, [{"text": "x", "ids": [1, 2]}, {"text": "y", "prompt": "p"}])
-    assert tables["metrics"].columns == names
-    assert [row[0] for row in tables["metrics"].data] == ["a", "b"]
-    assert tables["metrics"].data[1] == ["b", 2.0, entry["unit"], "lower", 7, 1.0, 3.0, entry["version"]]
-    assert tables["samples"].columns == ["text", "ids", "prompt"]
-    assert tables["samples"].data == [["x", "[1, 2]", None], ["y", None, "p"]]
-    assert "samples" not in record_tables(given, [])
-    mixed = [{"value": 1}, {"value": "one"}, {"value": ["\xe9"]}]
-    assert record_tables(given, mixed)["samples"].data == [[1], ["one"], ['["\xe9"]']]
 
 
 def test_a_confusion_has_what_was_asked_before_what_came() -> None:

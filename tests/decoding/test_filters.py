@@ -144,11 +144,6 @@ def test_strength_zero_is_the_bare_scores_exactly():
     assert torch.equal(top_k(scores, 0), scores)
 
 
-def test_penalties_may_differ_by_row():
-    changed = repetition_penalty(torch.tensor([[0], [0]]), torch.zeros(2, 2), [1.0, 2.0], window=1)
-    np.testing.assert_allclose(changed, [[0, 0], [-math.log(2.0), 0]], rtol=1e-6)
-
-
 def test_impossible_settings_are_refused():
     with pytest.raises(UserError, match="temperature=abc: pass a number"):
         Temperature("abc")

@@ -99,18 +99,6 @@ def test_greedy_equals_full_recomputation_one_at_a_time():
     assert len({tuple(row) for row in expected}) > 3
 
 
-def test_one_model_call_a_column_for_the_whole_batch():
-    model = Recurrent()
-    rows = generate(model, PROMPTS, RULES, **settings())
-    assert model.steps == max(map(len, rows)) - 1  # the last token is never fed, finished batches stop
-
-
-def test_the_channel_reaches_the_model_untouched():
-    model, channel = Recurrent(), [{"pos_high": 0.9}]
-    generate(model, [[BOS]], RULES, channel=channel, **settings())
-    assert model.channel is channel
-
-
 def test_generation_leaves_gradients_and_random_state_alone():
     model = Recurrent()
     torch.manual_seed(3)
@@ -166,13 +154,6 @@ def test_a_row_without_a_distribution_is_an_error_in_one_line(value, seed):
     with pytest.raises(UserError, match=r"row 0 has no token to draw at column 3") as error:
         generate(Recurrent(), [[BOS, 5, 6]], Only(value), **settings(seed=seed))
     assert "\n" not in str(error.value)
-
-
-def test_wrong_calls_are_refused():
-    with pytest.raises(ValueError, match="at least one id"):
-        generate(Recurrent(), [[BOS], []], RULES, **settings())
-    with pytest.raises(ValueError, match="2 row numbers for 1 prompts"):
-        generate(Recurrent(), [[BOS]], RULES, rows=[0, 1], **settings())
 
 
 class Even:

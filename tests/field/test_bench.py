@@ -22,12 +22,7 @@ from tokenizers.processors import TemplateProcessing
 from lit_ctg.control import Steered
 from lit_ctg.errors import UserError
 from lit_ctg.field import bench as field_bench
-from lit_ctg.field.bench import WORDS, Bench, Parts, facts
-from lit_ctg.field.judge import BagJudge, NeuralJudge, proving_texts, snippets
-from lit_ctg.field.measure import Overlap
-from lit_ctg.field.method import Arm
-from lit_ctg.field.task import class_counts, log_odds_words
-from lit_ctg.field.tune import Stream, make_gpt2, make_tokenizer
+from lit_ctg.field.bench import Arm, Bench, Parts, facts
 from lit_ctg.files import try_lock
 from tests.field.conftest import MakeBench
 
@@ -41,37 +36,6 @@ def test_each_model_is_trained_on_the_texts_of_its_split(bench: Bench) -> None:
     assert own == {"texts": bench.task.checksum("train"), "options": bench.base_options}
     assert bench.task.checksum("fluency") in [key["texts"] for key in fluency]
     assert all(key["options"]["steps"] == bench.fluency_options["steps"] for key in fluency)
-
-
-def test_a_language_model_is_made_as_its_options_say(
-    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Base and independent model alike, and whatever the bench's seed is: the seeds of a task share them."""
-    seen = []
-
-    def train(model: Any, stream: Stream, **options: Any) -> dict[str, float]:
-        seen.append((copy.deepcopy(model), stream, options))
-        return {"seconds": 0.0, "loss": 0.0}
-
-    monkeypatch.setattr(field_bench, "train_model", train)
-    base = {**bench.base_options, "layers": 3, "steps": 7, "batch": 5, "learning_rate": 0.5}
-    made = Bench(task=bench.task, parts=Parts(tmp_path), base=base, fluency={"steps": 9}, judges={}, tune={},
-                 decode={}, seed=1)  # fmt: skip
-    assert made.base_folder is not None
-    made.cost(["a"], ["b"])
-    for (model, stream, options), split, steps in zip(seen, ("train", "fluency"), (7, 9), strict=True):
-        texts = made.task.texts(split)
-        tokenizer = make_tokenizer(texts, base["vocabulary"])
-        shape = {name: base[name] for name in ("layers", "dim", "heads", "positions")}
-        same = make_gpt2(len(tokenizer), **shape, end=tokenizer.eos_token_id, seed=0)
-        assert model.config.to_dict() == same.config.to_dict()
-        assert all(map(torch.equal, model.parameters(), same.parameters()))
-        assert stream.ids.tolist() == Stream(tokenizer, texts, 1).ids.tolist() and stream.length == base["length"]
-        assert options.pop("checkpoint").parent == tmp_path
-        assert options == {"steps": steps, "batch": 5, "learning_rate": 0.5, "seed": 0}
-    told = facts(made.base_folder)
-    assert (told["tokens"], told["parameters"]) == (len(seen[0][1].ids), made.model.num_parameters())
-    assert not made.model.training and not any(value.requires_grad for value in made.model.parameters())
 
 
 def test_what_is_learned_hangs_on_seed_model_texts_and_training(bench: Bench) -> None:
@@ -103,39 +67,6 @@ def test_what_is_learned_hangs_on_seed_model_texts_and_training(bench: Bench) ->
     assert learned(again) == folders[0] and again.training_seconds == 3.5, "seconds of a training done before count"
 
 
-def test_tuning_reads_its_class_with_the_benchs_seed(make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    bench, seen = make_bench("seed=1"), []
-    assert bench.base_folder is not None, "trained before training is noted"
-
-    def train(model: Any, stream: Any, **options: Any) -> dict[str, float]:
-        seen.append((stream.ids.tolist(), options))
-        with torch.no_grad():
-            next(value for value in model.parameters() if value.requires_grad).fill_(0.25)
-        return {"seconds": 0.0, "loss": 0.0}
-
-    def first_alone(model: Any) -> Any:
-        for place, value in enumerate(model.parameters()):
-            value.requires_grad_(place == 0)
-        return model
-
-    monkeypatch.setattr(field_bench, "train_model", train)
-    found = bench.tuned("positive", prepare=first_alone, name="first_alone")
-    ((ids, options),) = seen
-    texts = [example.text for example in bench.task.examples("train", "positive")]
-    assert ids == bench.stream("positive").ids.tolist() != bench.stream().ids.tolist()
-    assert len(ids) == 1 + sum(len(bench.tokenizer(text).input_ids) + 1 for text in texts)
-    assert options["seed"] == 1 and {key: options[key] for key in bench.tune_options} == bench.tune_options
-    one, *rest = zip(found.parameters(), bench.model.parameters(), strict=True)
-    assert (one[0] == 0.25).all() and not (one[1] == 0.25).any(), "a copy was trained"
-    assert all(torch.equal(own, base) for own, base in rest)
-    assert not found.training and not any(value.requires_grad for value in found.parameters())
-    (weights,) = bench.parts.root.glob("first_alone-*/weights.pt")
-    assert len(torch.load(weights, weights_only=True)) == 1, "what was not trained is not kept"
-    bench.tuned("positive", prepare=first_alone, name="first_alone")
-    bench.tuned("negative", prepare=first_alone, name="first_alone")
-    assert [row == ids for row, _ in seen] == [True, False], "each class once"
-
-
 def test_windows_fit_a_model_with_few_positions(bench: Bench) -> None:
     """One is left for what a method puts before a text."""
     assert bench.stream().length == bench.base_options["length"] == 32
@@ -158,16 +89,6 @@ def test_a_model_without_a_number_of_positions_counts_as_having_ours(bench: Benc
     assert len(texts) == len(bench.prompts) * bench.decode_options["samples"]
 
 
-def test_words_of_a_class_are_those_of_the_training_texts(make_bench: MakeBench) -> None:
-    bench = make_bench()
-    counts = class_counts(bench.task.examples("train"))
-    assert WORDS == 50, "as docs/field.md says"
-    assert bench.word_lists == {label: log_odds_words(counts, label, WORDS) for label in bench.task.targets}
-    keywords = make_bench("task=keywords")
-    assert keywords.word_lists == keywords.task.labels, "of a task of words the words themselves"
-    assert bench.overlap.known == Overlap(bench.task.texts("train")).known != Overlap(bench.task.texts("judge")).known
-
-
 def test_a_word_of_a_lexicon_is_of_the_class_of_its_sign(bench: Bench) -> None:
     made = copy.copy(bench)
     for name in ("graded_words", "held_out_words"):
@@ -182,50 +103,6 @@ def test_a_word_of_a_lexicon_is_of_the_class_of_its_sign(bench: Bench) -> None:
     words = bench.word_lists
     assert bench.graded_words == {label: dict.fromkeys(own, 1.0) for label, own in words.items()}
     assert bench.held_out_words == {label: frozenset() for label in words}
-
-
-@pytest.mark.parametrize(("longest", "shortest"), [(10, 5), (6, 4)])
-def test_judges_learn_from_their_split_pieces_as_long_as_continuations(
-    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, longest: int, shortest: int
-) -> None:
-    """Half as long at least, and never under four words."""
-    made, asked, given = copy.copy(bench), [], []
-    made.parts = Parts(tmp_path)
-    made.judge_options = {**bench.judge_options, "seed": 3, "steps": 2}
-    made.decode_options = {"new_tokens": longest}
-    made.__dict__.pop("judges", None)
-    monkeypatch.setattr(field_bench, "judging_texts", lambda *words: asked.append(words) or _learned(*words))
-    monkeypatch.setattr(field_bench, "proving_texts", lambda *words: asked.append(words) or proving_texts(*words))
-    for kind in (BagJudge, NeuralJudge):
-        own = _noted(kind, given)
-        monkeypatch.setattr(field_bench, kind.__name__, own)
-    judges, proofs = made.judges
-    each = bench.judge_options["each"]
-    assert asked == [(bench.task, shortest, longest, each, 3), (bench.task, shortest, longest)]
-    assert sorted(given) == [("bag", 3, {}), ("neural", 3, {"steps": 2})]
-    assert [judge.name for judge in judges] == ["bag", "neural"]
-    assert all(proof.of == len(bench.task.examples("held_out")) for proof in proofs)
-    (key,) = (facts(path)["key"] for path in tmp_path.glob("judge-*"))
-    assert key["texts"] == bench.task.identity() and key["longest"] == longest
-    assert key["options"]["least_accuracy"] is None, "what decides is not what is trained"
-
-
-def _noted(kind: type, given: list[Any]) -> type:
-    class Noted(kind):  # type: ignore[misc]
-        def __init__(self, known: Any, seed: int, **options: Any) -> None:
-            given.append((kind.name, seed, options))
-            super().__init__(known, seed, **options)
-
-    return Noted
-
-
-def test_forms_of_a_word_count_for_the_second_judge_of_a_task_of_words(make_bench: MakeBench) -> None:
-    strict, loose = make_bench("task=keywords").judges[0]
-    assert (strict.name, loose.name) == ("exact", "inflected")
-
-
-def _learned(task: Any, shortest: int, longest: int, each: int, seed: int) -> Any:
-    return snippets(task.examples("judge"), shortest, longest, each, seed)
 
 
 def test_every_text_is_of_its_prompt_and_row_whatever_the_batch(make_bench: MakeBench) -> None:
@@ -334,16 +211,6 @@ def test_the_space_before_the_first_word_is_part_of_the_text(bench: Bench, monke
     assert set(made.write(Arm(bench.model), 1.0)[0]) == {" the"}
 
 
-def test_prompts_are_as_many_as_asked_and_fit_the_model(bench: Bench) -> None:
-    assert len(bench.prompts) == bench.decode_options["prompts"]
-    other = copy.copy(bench)
-    assert bench.context == bench.base_options["length"] == 32
-    other.model_name = "a/b"
-    assert other.context == bench.base_options["positions"] == 96, "of another model we know no shorter length"
-    other.decode_options = {**bench.decode_options, "new_tokens": 96}
-    assert other._cut([5, 6, 7], 0) == [7], "a prompt keeps a token"
-
-
 def test_a_part_that_another_process_makes_is_waited_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     parts = Parts(tmp_path)
     made = parts.get("model", {"steps": 3}, lambda folder, checkpoint: {"seconds": 7})
@@ -371,20 +238,6 @@ def test_a_part_that_another_process_makes_is_waited_for(tmp_path: Path, caplog:
         parts.get("other", {}, lambda folder, checkpoint: {"x": 1 / 0})
     assert facts(parts.get("other", {}, lambda folder, checkpoint: {}))["seconds"] >= 0, "the lock was given back"
     assert kept.type is ZeroDivisionError
-
-
-def test_a_part_made_by_another_before_the_lock_was_free_is_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    parts = Parts(tmp_path)
-
-    def late(*args: Any, **options: Any) -> Any:
-        monkeypatch.setattr(field_bench, "try_lock", try_lock)
-        parts.get("model", {"steps": 3}, lambda folder, checkpoint: {"loss": 1.5})
-        return try_lock(*args, **options)
-
-    monkeypatch.setattr(field_bench, "try_lock", late)
-    assert facts(parts.get("model", {"steps": 3}, lambda folder, checkpoint: {"loss": 2.5}))["loss"] == 1.5
 
 
 def test_a_part_goes_on_from_its_checkpoint_and_has_a_time_and_no_order_of_keys(

@@ -10,8 +10,8 @@ import pytest
 from lit_ctg.cli import dispatch
 from lit_ctg.control import Control
 from lit_ctg.errors import UserError
+from lit_ctg.field.bench import Arm
 from lit_ctg.field.command import compose
-from lit_ctg.field.method import Arm
 from lit_ctg.field.run import build_method
 from tests.field.conftest import MakeBench
 

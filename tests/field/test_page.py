@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import math
 from io import StringIO
 from pathlib import Path
@@ -15,19 +14,13 @@ from rich.console import Console
 from lit_ctg.errors import UserError
 from lit_ctg.field import page
 from lit_ctg.field.page import (
-    about,
-    area_picture,
     cost_table,
-    curve_picture,
     held_out_table,
-    judge_line,
     judge_seed_lines,
     pair_lines,
     report,
-    sample_lines,
     task_page,
     tasks_page,
-    unranked_table,
 )
 from lit_ctg.field.rank import HELD_OUT, Ranking, Sweep, above_bare, bench_key, ranking, sweeps
 from lit_ctg.results.record import RunRecord
@@ -165,17 +158,6 @@ def test_the_other_measures_are_means_over_seeds_at_that_strength(ranked: Rankin
     assert lines["human text"] == ["0.500", "1.000", f"{math.exp(3):.1f}", "", "0.200", "0.250", "0.500", "", "", ""]
 
 
-def test_judges_that_decide_nothing_leave_a_table_without_ranks(records: list[RunRecord]) -> None:
-    lines = unranked_table(records[::-1], ["bag"])
-    assert [line.split("|")[1].split()[0] for line in lines[2:]] == ["bare"] * 2 + ["good"] * 6 + ["idle"] * 4
-    assert [line for line in lines if line.startswith("| good 2")] == [
-        "| good 2, seed 0 | 1.000 | 20.0 |", "| good 2, seed 1 | 1.000 | 40.0 |",
-    ]  # fmt: skip
-    assert "| idle 0.5 | 0.000 | 10.0 |" in unranked_table([record("idle")], ["bag"])
-    without = [each for each in records if not each.name.endswith("bare")]
-    assert "The bare model was not run, so nothing can be ranked." in task_page("pets", without)[0]
-
-
 def test_only_sure_differences_are_told(ranked: Ranking) -> None:
     told = pair_lines(Ranking((), {("a", "b"): 0.01, ("a", "c"): 0.049, ("b", "c"): 0.05, ("a", "d"): 0.01}, 6, 1))
     assert told[0].startswith("4 pairs, ") and told[2:] == ["- a above b, d (0.010); c (0.049)"]
@@ -185,21 +167,6 @@ def test_only_sure_differences_are_told(ranked: Ranking) -> None:
     assert few == ["5 prompts decide nothing: no p-values below 6."], (
         "all resamplings of a few prompts agree too easily"
     )
-
-
-def test_the_texts_shown_are_the_first_prompts_at_the_best_strength(ranked: Ranking, found: dict[str, Sweep]) -> None:
-    rows = [line for line in sample_lines(ranked, found) if line.startswith("| ") and "| class |" not in line]
-    assert rows == [
-        "| good | a | p0 good 2 0 |", "| good | b | p0 good 2 1 |", "| bare | a | p0 bare 1 0 |",
-        "| bare | b | p0 bare 1 1 |", "| idle | a | p0 idle 0.5 0 |", "| idle | b | p0 idle 0.5 1 |",
-    ]  # fmt: skip
-    long, exact = record("bare"), record("bare")
-    long.samples[0]["text"], exact.samples[0]["text"] = "|" + "x" * 160, "x" * 158
-    for each, end in ((long, "x…"), (exact, "xx")):
-        own = sweeps([each], JUDGES)
-        (shown,) = [line for line in sample_lines(ranking(own, resamples=2), own) if line.startswith("| bare | a |")]
-        text = shown.removeprefix("| bare | a | ").removesuffix(" |")
-        assert len(text.replace("\\|", "|")) == 160 and text.endswith(end)
 
 
 def test_how_the_ranking_holds_under_other_judges(records: list[RunRecord], ranked: Ranking) -> None:
@@ -215,23 +182,6 @@ def test_how_the_ranking_holds_under_other_judges(records: list[RunRecord], rank
     assert judge_seed_lines("pets", records, ranked, elsewhere) == []
 
 
-def test_what_a_record_says_of_its_bench() -> None:
-    made = record("bare")
-    (line,) = about([made])
-    assert "Size small, texts: sample, base model trained here (1 layers of 8, 99 tokens, 7 steps); 2 prompts" in line
-    assert "1 texts of at most 6 tokens, for each prompt, class and strength" in line, "as records from before have it"
-    made.config["decode"] |= {"min_new_tokens": 6, "top_k": 200}
-    assert "1 texts of 6 tokens, each from the 200 likeliest, for each prompt" in about([made])[0]
-    made.config["model"] = "a/b"
-    assert "base model a/b;" in about([made])[0]
-    made.config["task"] = {"rules": {"bag": {}, "neural": {}}}
-    assert judge_line(made, "bag") == "the rule that defines the task, no check of it"
-    assert judge_line(made, "neural").startswith("balanced accuracy 0.850 on 50")
-    made.metrics["judge/exact/accuracy"] = made.metrics["judge/bag/accuracy"]
-    made.config["task"] = {}
-    assert judge_line(made, "exact").startswith("the rule that defines")
-
-
 def test_tasks_are_joined_by_mean_ranks(found: dict[str, Sweep]) -> None:
     assert tasks_page({"one": found}) == ("", {})
     text, pictures = tasks_page({"one": found, "two": {name: found[name] for name in ("bare", "good")}})
@@ -241,31 +191,6 @@ def test_tasks_are_joined_by_mean_ranks(found: dict[str, Sweep]) -> None:
     assert rows[2:] == ["| good | 1.00 | 1.00 | 1.00 | 1.00 |", "| bare | 2.00 | 2.00 | 2.00 | 2.00 |"]
     assert "within 0.25 nats 1.00, within 1 nat 1.00, mixtures of strengths 1.00." in text
     assert set(pictures) == {"over_tasks.svg"}
-
-
-def test_pictures_show_areas_with_intervals_and_curves_over_perplexity(
-    ranked: Ranking, found: dict[str, Sweep], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    drawn: dict[str, Any] = {}
-    monkeypatch.setattr(page, "bar_chart", lambda title, groups, **options: drawn.update(bars=groups))
-    monkeypatch.setattr(page, "line_chart", lambda title, lines, **options: drawn.update(lines=lines))
-    area_picture("pets", ranked)
-    curve_picture("pets", ranked, found)
-    bars = drawn["bars"]
-    for each, group in zip(ranked.standings, bars, strict=True):
-        (bar,) = group.bars
-        assert (group.label, bar.value, bar.interval) == (each.method, each.area, each.interval)
-        assert (bar.kind == "neutral") == (each.method == "bare")
-    lines = {line.name: line.points for line in drawn["lines"]}
-    assert list(lines) == ["good", "idle", "bare"]
-    assert lines["good"] == [
-        pytest.approx((math.exp(4 + cost), share)) for cost, share in ((0.2, 0.5), (0.4, 1), (1, 1))
-    ]
-    # a second strength that costs less than the first: the line goes by strength, not by cost
-    back = dataclasses.replace(found["good"], nats_ZSPCK=found["good"].nats_ZSPCK[:, ::-1])
-    curve_picture("pets", ranked, {**found, "good": back})
-    (way,) = (line.points for line in drawn["lines"] if line.name == "good")
-    assert [x for x, _ in way] == [x for x, _ in lines["good"]][::-1] and way[-1][1] == 1
 
 
 def test_the_report_is_of_the_largest_size_and_of_finished_runs_of_the_field(

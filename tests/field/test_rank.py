@@ -8,7 +8,6 @@ from scipy.optimize import linprog
 
 from lit_ctg.config import plain
 from lit_ctg.errors import UserError
-from lit_ctg.field import rank
 from lit_ctg.field.command import compose
 from lit_ctg.field.rank import (
     COST,
@@ -27,7 +26,6 @@ from lit_ctg.field.rank import (
     sweeps,
 )
 from lit_ctg.results.record import RunRecord
-from lit_ctg.statistics import holm
 
 BARE = (4.0, 0.5)
 
@@ -291,20 +289,6 @@ def test_judges_decide_from_their_least_accuracy_on() -> None:
     assert deciding_judges(made) == (["bag"], ["neural", "broken"])
 
 
-def test_every_task_has_draws_of_its_own(monkeypatch) -> None:
-    drawn = []
-
-    def note(found, *, generator, **options):
-        drawn.append(generator.random())
-        return areas(found, generator=generator, **options)
-
-    monkeypatch.setattr(rank, "areas", note)
-    found = {"bare": sweep("bare", 0.5, prompts=3), "good": sweep("good", 0.6, prompts=3)}
-    over_tasks({"one": found, "two": found}, resamples=5)
-    over_tasks({"one": found, "two": found}, resamples=5)
-    assert len(drawn) == 4 and drawn[:2] == drawn[2:] and drawn[0] != drawn[1]
-
-
 def test_records_of_one_bench_differ_in_method_name_and_seed_alone() -> None:
     one, other = record([row()]), record([row()])
     one.config.update({"method": "bare", "name": "a", "seed": 0, "judges": {"steps": 3}})
@@ -320,12 +304,3 @@ def test_records_of_one_bench_differ_in_method_name_and_seed_alone() -> None:
     assert other.config["data"]["seed"] == 1, "the record is not changed"
     one.metrics["distinct_2@0.5"] = {"value": 0.25}
     assert describe(one, 0.5, "distinct_2") == 0.25 and describe(one, 9.0, "distinct_2") is None
-
-
-def test_holm_is_the_step_down_of_bonferroni() -> None:
-    raw = [0.01, 0.04, 0.03, 0.005]
-    assert holm(raw) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert holm([]) == []
-    assert max(holm([0.6, 0.9])) == 1.0
-    with pytest.raises(ValueError, match="between 0 and 1"):
-        holm([1.5])

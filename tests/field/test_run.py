@@ -16,15 +16,12 @@ import pytest
 
 from lit_ctg.cli import main
 from lit_ctg.config import plain as resolved
-from lit_ctg.control import Steered
 from lit_ctg.errors import UserError
 from lit_ctg.field import run as field_run
-from lit_ctg.field.bench import Bench, Parts, facts
+from lit_ctg.field.bench import Arm, Bench, Parts, facts
 from lit_ctg.field.command import combinations, complete, compose
 from lit_ctg.field.measure import Overlap, word_share
-from lit_ctg.field.method import Arm
 from lit_ctg.field.methods.plain import Bare
-from lit_ctg.field.page import task_page
 from lit_ctg.field.rank import deciding_judges, longest
 from lit_ctg.field.skeleton import add
 from lit_ctg.results.record import config_hash, load_records
@@ -160,80 +157,10 @@ def test_time_is_told_as_a_multiple_of_the_bare_models_at_the_middle_strength() 
     assert [(arm.model, strength) for arm, strength in bench.asked] == [(None, 1.0), ("own", 2.0)] * 2
 
 
-def test_runs_of_a_sweep_share_a_bench_unless_more_than_the_method_differs(monkeypatch: pytest.MonkeyPatch) -> None:
-    built: list[int] = []
-
-    class Stop(Exception): ...
-
-    class Made:
-        training_seconds = 7.0
-
-        @property
-        def judges(self) -> None:
-            raise Stop
-
-    monkeypatch.setattr(field_run, "build_bench", lambda cfg: (built.append(cfg.seed), Made())[1])
-    benches: dict[str, Any] = {}
-    plain = compose(["size=smoke"])
-    other = {**plain.method, "strengths": [1, 3]}
-    for changed, so_far in (
-        ({}, [0]), ({"method": other, "name": "x"}, [0]), ({"seed": 1}, [0, 1]),
-        ({"seed": 1, "method": other}, [0, 1]), ({"seed": 1, "decode": {**plain.decode, "top_p": 0.5}}, [0, 1, 1]),
-    ):  # fmt: skip
-        cfg = plain.copy()
-        for key, value in changed.items():
-            cfg[key] = value
-        with pytest.raises(Stop):
-            field_run.measure(cfg, None, benches)  # type: ignore[arg-type]
-        assert built == so_far and len(benches) == 1, "one at a time"
-        (bench,) = benches.values()
-        assert bench.training_seconds == 0.0, "of this run's method"
-        bench.training_seconds = 7.0
-
-
 def test_a_run_is_named_after_its_task_however_that_was_named() -> None:
     assert compose(["task=topic", "++task.name=mine", "method=log_odds"]).name == "mine-log_odds"
     assert compose(["task=topic", "+task.name='mine'"]).name == "mine-bare"
     assert compose(["task=topic", "++name=topic-own"]).name == "topic-own"
-
-
-@pytest.mark.parametrize("size", ["smoke", "small", "paper"])
-@pytest.mark.parametrize("task", ["topic", "sentiment"])
-def test_what_reads_unfinished_texts_reads_whole_ones_and_no_text_may_end_early(size: str, task: str) -> None:
-    for method in ("fudge", "gradient"):
-        cfg = compose([f"task={task}", f"method={method}", f"size={size}", "data.source=sample"])
-        assert cfg.method.longest == cfg.base.length
-    assert cfg.decode.min_new_tokens == cfg.decode.new_tokens and cfg.decode.top_k == 200
-    assert cfg.base.length - cfg.decode.new_tokens >= 20, "room for a prompt, and for a soft one"
-
-
-@pytest.mark.parametrize(
-    ("word", "line"),
-    [
-        ("name=../topic-x", "name=../topic-x: give topic-<name>"),
-        ("name=sentiment-bare", "name=sentiment-bare: give topic-<name>"),
-        (f"name=topic-{'x' * 300}", "name is 'topic-xxx"),
-        (f"task.name={'x' * 300}", "name is 'xxx"),
-        ("decode.prompts=0", "decode.prompts=0: give a whole number from 1"),
-        ("decode.top_p=1.5", "decode.top_p=1.5: give a number above 0, at most 1"),
-        ("decode.top_k=-1", "decode.top_k=-1: give a whole number from 0"),
-        ("decode.min_new_tokens=7", "decode.min_new_tokens=7: give at most decode.new_tokens=6"),
-        ("judges.least_accuracy=abc", "judges.least_accuracy='abc': give a number from 0, at most 1"),
-        *(
-            (f"{key}={value}", key)
-            for key in ("base", "fluency", "judges", "tune", "decode")
-            for value in ("3", "null")
-        ),
-        *(("base.layers=x", "base.layers"), ("base.dim=15", "base.dim"), ("base.heads=0", "base.heads")),
-        *(("base.positions=true", "base.positions"), ("base.learning_rate=nan", "base.learning_rate")),
-        *(("fluency.steps=2.5", "fluency.steps"), ("judges.steps=x", "judges.steps"), ("tune.batch=-1", "tune.batch")),
-        ("base.length=200", "base.length=200: give fewer than base.positions=96"),
-    ],
-)
-def test_settings_out_of_range_are_one_line(word: str, line: str) -> None:
-    with pytest.raises(UserError) as error:
-        compose(["task=topic", "size=smoke", word])
-    assert line in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -258,32 +185,6 @@ def test_texts_of_an_interrupted_run_that_are_damaged_are_written_again(
         assert field_run._texts_kept(part) == {}
     assert caplog.text.count(str(part)) == 3
     part.unlink()
-
-
-def test_a_tokenizer_s_start_stands_before_every_text(swept: Path) -> None:
-    """Models of the Llama family expect one: in prompts, in training windows and where a classifier reads."""
-    (base, *_) = sorted((swept / "parts").glob("base-*"))
-    bench = field_run.build_bench(compose(["task=sentiment", "size=smoke", f"model={base}"]))
-    assert bench.start == [] and bench.ids(["good food"])[0] == bench.tokenizer("good food").input_ids
-    bench.__dict__["start"] = [5, 6]
-    assert bench.ids(["good food"])[0][:2] == [5, 6]
-    stream = bench.stream().ids.tolist()
-    end = bench.tokenizer.eos_token_id
-    begun = [place + 1 for place, number in enumerate(stream[:-1]) if number == end]
-    assert all(stream[place : place + 2] == [5, 6] for place in begun) and len(begun) > 1
-    seen = []
-    arm = Arm(bench.model)
-    inner = Steered.generate
-
-    def generate(self, prompts, *args, **options):
-        seen.extend(prompts)
-        return inner(self, prompts, *args, **options)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Steered, "generate", generate)
-        bench.write(arm, 1.0)
-    assert seen and all(row[:2] == [5, 6] for row in seen)
-    assert all(len(row) + int(bench.decode_options["new_tokens"]) <= bench.context + 1 for row in seen)
 
 
 def test_a_finished_run_is_skipped_and_a_stopped_one_goes_on(
@@ -345,16 +246,6 @@ def test_a_run_on_rewritten_texts_is_not_done_already(tmp_path: Path, capsys: py
     assert field_run.run(compose(words)).status == "SKIPPED", "what cannot be read cannot be run again"
 
 
-def test_a_failure_is_told_and_recorded(field_root: Path, run_cli: RunCli) -> None:
-    root = f"output_root={field_root / 'broken'}"
-    code, _, err = run_cli("field", "run", "method=memory", "method.strengths=[2]", "size=smoke", root)
-    assert code == 2 and "weights lie between 0 and 1" in err
-    (found,) = (field_root / "broken").rglob("run.json")
-    assert json.loads(found.read_text())["status"] == "FAILED"
-    code, out, _ = run_cli("field", "run", "method=memory", "method.strengths=[2],[3]", "size=smoke", root)
-    assert code == 1 and out.count("failed: ") == 2
-
-
 def test_a_failure_of_any_kind_does_not_end_a_sweep(monkeypatch: pytest.MonkeyPatch, run_cli: RunCli) -> None:
     ran: list[tuple[str, int]] = []
 
@@ -380,27 +271,6 @@ def test_a_failure_of_any_kind_does_not_end_a_sweep(monkeypatch: pytest.MonkeyPa
     assert len(ran) == 1
     code, _, err = run_cli("field", "run", "method=prefix", "size=smoke")
     assert code == 2 and "RuntimeError: the model broke" in err and len(err.strip().splitlines()) == 1
-
-
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        (["frun"], "lit-ctg field frun; did you mean 'run'"),
-        (["run", "method=dexpert"], "no method 'dexpert'; did you mean 'dexperts'"),
-        (["run", "task=weather"], "no task 'weather'"),
-        (["run", "method=bare", "decode.promts=3"], "decode.promts"),
-        (["run", "method=bare", "seed=-1"], "seed=-1 is negative"),
-        (["report", "records=nowhere"], "no records at nowhere"),
-        (["rejudge"], "give seed=..., of the judges"),
-        (["rejudge", "seed=1", "root=x"], "give task=, too"),
-        (["rejudge", "seed=1", "records=a,b"], "no records at a"),
-        (["add", "name=Bad Name"], "give a word of at most 60 lower-case letters"),
-        (["add", "name=dexperts"], "this method exists already"),
-    ],
-)
-def test_bad_input_is_one_line(run_cli: RunCli, words: list[str], line: str) -> None:
-    code, _, err = run_cli("field", *words)
-    assert code == 2 and line in err and len(err.strip().splitlines()) == 1
 
 
 def test_commas_are_a_sweep_and_lists_are_not() -> None:
@@ -431,23 +301,6 @@ def test_the_report_ranks_and_shows_texts(swept: Path, tmp_path: Path, run_cli: 
     if deciding:
         assert "| log_odds |" in text and "human text" in text
         assert (tmp_path / "page" / "figures" / "sentiment.svg").read_text().startswith("<svg")
-
-
-def test_a_judge_that_knows_nothing_decides_nothing(swept: Path) -> None:
-    records = load_records([swept / "sentiment-bare", swept / "sentiment-log_odds"])
-    for record in records:
-        for judge in ("bag", "neural"):
-            record.metrics[f"judge/{judge}/balanced_accuracy"]["value"] = 0.69
-    text, pictures = task_page("sentiment", records)
-    assert "this task decides nothing" in text and not pictures
-    assert "rank |" not in text and "| log_odds 0.5 |" in text
-
-
-def test_records_of_other_benches_are_not_compared(swept: Path) -> None:
-    records = load_records([swept / "sentiment-bare", swept / "sentiment-log_odds"])
-    records[0].config["decode"]["top_p"] = 0.5
-    with pytest.raises(UserError, match="of different models, prompts or judges"):
-        task_page("sentiment", records)
 
 
 def test_a_part_is_made_once_and_half_a_part_never_stands(tmp_path: Path) -> None:
@@ -565,3 +418,44 @@ def test_device_and_chat_of_a_model_are_in_the_configuration_where_they_are_not_
     for words in (["dtype=bfloat16"], ["model=gpt2", "dtype=float64"], ["model=gpt2", "system=a"]):
         with pytest.raises(UserError):
             compose(["task=topic", "size=smoke", *words])
+
+
+OUT_OF_RANGE = [
+    *("name=../topic-x", "name=sentiment-bare", f"name=topic-{'x' * 300}", f"task.name={'x' * 300}", "seed=-1"),
+    *(
+        "decode.prompts=0",
+        "decode.top_p=1.5",
+        "decode.top_k=-1",
+        "decode.min_new_tokens=7",
+        "judges.least_accuracy=abc",
+    ),
+    *("base.layers=x", "base.dim=15", "base.heads=0", "base.positions=true", "base.learning_rate=nan"),
+    *("base.length=200", "fluency.steps=2.5", "judges.steps=x", "tune.batch=-1"),
+    *(f"{part}={value}" for part in ("base", "fluency", "judges", "tune", "decode") for value in ("3", "null")),
+]
+
+
+@pytest.mark.parametrize("word", OUT_OF_RANGE)
+def test_a_setting_out_of_range_is_named(word: str) -> None:
+    with pytest.raises(UserError, match="name" if "name=" in word else word.partition("=")[0]):
+        compose(["task=topic", "size=smoke", word])
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["run"], "task="),
+        (["run", "method=dexpert"], "did you mean 'dexperts'"),
+        (["run", "task=weather"], "'weather'"),
+        (["run", "method=bare", "decode.promts=3"], "decode.promts"),
+        (["report", "records=nowhere"], "nowhere"),
+        (["rejudge"], "seed="),
+        (["rejudge", "seed=1", "root=x"], "task="),
+        (["rejudge", "seed=1", "records=a,b"], "records"),
+        (["add", "name=Bad Name"], "name="),
+        (["add", "name=dexperts"], "name=dexperts"),
+    ],
+)
+def test_bad_input_is_one_line(run_cli: RunCli, words: list[str], named: str) -> None:
+    code, _, err = run_cli("field", *words)
+    assert code == 2 and named in err and len(err.strip().splitlines()) == 1

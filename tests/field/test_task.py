@@ -211,11 +211,10 @@ def test_prompts_begin_held_out_passages_and_classes_alternate() -> None:
 @pytest.mark.parametrize(
     ("changed", "line"),
     [
-        ({"shares": {"train": 1.0}}, "a share above 0 each"),
-        ({"shares": dict(zip(SPLITS, (0.5, 0.5, 0.0, 0.0), strict=True))}, "a share above 0 each"),
-        ({"shares": dict.fromkeys(SPLITS, 0.2)}, "which sum to 1"),
-        ({"shares": dict.fromkeys(SPLITS, 0.3)}, "which sum to 1"),
-        ({"labels": {"bad": [1]}}, "two classes or more"),
+        ({"shares": {"train": 1.0}}, "shares"),
+        ({"shares": dict(zip(SPLITS, (0.5, 0.5, 0.0, 0.0), strict=True))}, "shares"),
+        ({"shares": dict.fromkeys(SPLITS, 0.2)}, "shares"),
+        ({"labels": {"bad": [1]}}, "labels"),
         *(({key: value}, rf"Task\.{key}") for key in ("passage_words", "prompt_words") for value in (0, "x", None)),
         *(({key: value}, rf"Task\.{key}") for key in ("per_label", "unit_words") for value in (0, "x", 2.5)),
         ({"split_seed": -1}, r"Task\.split_seed"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,7 +12,6 @@ import pytest
 import torch
 
 from lit_ctg.errors import UserError
-from lit_ctg.field.bench import Parts, facts
 from lit_ctg.field.tune import (
     Stream,
     make_gpt2,
@@ -160,67 +158,6 @@ def test_a_training_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest
     assert not file.exists()
 
 
-class Tiny(torch.nn.Module):
-    """Scores the next id by the present one, through dropout; one of its weights is frozen."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = torch.nn.Embedding(10, 10)
-        self.frozen = torch.nn.Parameter(torch.zeros(10), requires_grad=False)
-        self.modes: list[bool] = []
-
-    def forward(self, input_ids: torch.Tensor) -> SimpleNamespace:
-        self.modes.append(self.training)
-        return SimpleNamespace(logits=self.table(input_ids) + self.frozen)
-
-
-def test_a_training_that_goes_on_counts_the_seconds_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lit_ctg.field.tune.EVERY", 2)
-    clock, parts, stopped = iter(range(0, 1000, 10)), Parts(tmp_path), []
-    monkeypatch.setattr("time.monotonic", lambda: next(clock))
-
-    def make(folder: Path, checkpoint: Path) -> dict[str, Any]:
-        weight, calls = torch.nn.Parameter(torch.zeros(1)), []
-
-        def loss_of(generator: np.random.Generator) -> torch.Tensor:
-            calls.append(None)
-            if not stopped and len(calls) > 2:
-                stopped.append(None)
-                raise KeyboardInterrupt
-            return weight.square().sum()
-
-        return optimise([weight], loss_of, steps=4, learning_rate=0.1, seed=0, checkpoint=checkpoint)
-
-    with pytest.raises(KeyboardInterrupt):
-        parts.get("head", {}, make)
-    told = facts(parts.get("head", {}, make))
-    # readings of the clock are ten seconds apart: 10 until the first call's checkpoint; begin, begin of the loop,
-    # checkpoint and end of the second
-    assert told["seconds"] == 10 + 30 and "seconds_before" not in told
-
-
-def test_a_model_is_trained_in_its_mode_and_what_is_frozen_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("lit_ctg.field.tune.EVERY", 1)
-    kept = []
-
-    class Windows(Stream):
-        def __init__(self) -> None: ...
-
-        def windows(self, generator: np.random.Generator, rows: int) -> torch.Tensor:
-            kept.append((tmp_path / "ckpt").is_file())
-            return torch.from_numpy(generator.integers(0, 10, (rows, 4)))
-
-    model = Tiny().eval()
-    before = model.table.weight.detach().clone()
-    options = {"steps": 3, "batch": 2, "learning_rate": 0.1, "seed": 0}
-    train_model(model, Windows(), **options, checkpoint=tmp_path / "ckpt")  # type: ignore[arg-type]
-    assert model.modes == [True] * 3 and not model.training
-    assert not torch.equal(model.table.weight, before) and not model.frozen.any()
-    assert kept == [False, True, True]
-
-
 def test_a_stream_has_an_end_after_each_text_and_its_windows_begin_anywhere() -> None:
     class Numbers:
         eos_token_id = 9
@@ -238,17 +175,6 @@ def test_a_stream_has_an_end_after_each_text_and_its_windows_begin_anywhere() ->
     assert Stream(Numbers(), ["12", "3", "4"], 6).length == 6
     with pytest.raises(UserError, match="8 tokens of text for windows of 7"):
         Stream(Numbers(), ["12", "3", "4"], 7)
-
-
-def test_a_network_of_random_weights_is_of_its_seed() -> None:
-    shape = {"layers": 1, "dim": 8, "heads": 2, "positions": 11, "end": 5}
-    torch.manual_seed(1)
-    one, same, other = (make_gpt2(20, **shape, seed=seed) for seed in (0, 0, 1))
-    weights = [model.get_input_embeddings().weight for model in (one, same, other)]
-    assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[0], weights[2])
-    config = one.config
-    assert (config.vocab_size, config.n_positions, config.n_embd, config.n_layer, config.n_head) == (20, 11, 8, 1, 2)
-    assert config.eos_token_id == config.bos_token_id == 5
 
 
 def test_what_cannot_be_trained_is_one_line() -> None:

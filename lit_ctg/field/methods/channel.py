@@ -14,8 +14,8 @@ from torch import Tensor
 from lit_ctg.control.guidance import Guidance
 from lit_ctg.data.huggingface_tokenizer import HuggingFaceTokenizer
 from lit_ctg.errors import UserError
-from lit_ctg.field.bench import Bench
-from lit_ctg.field.method import Arm, ControlMethod
+from lit_ctg.field.bench import Arm, Bench
+from lit_ctg.field.method import ControlMethod
 from lit_ctg.field.tune import batch_of
 from lit_ctg.limits import NonNegative, Positive
 from lit_ctg.papers.semantic_fusion import control as channel
@@ -32,7 +32,7 @@ class FeatureChannel(ControlMethod):
     which only the text sets. What follows a held-out word is not trained on (``Bench.held_out_words``).
 
     Args:
-        strengths: what is asked for, from 0 to 1; of ``guided``, the strength of the guidance, with 1 asked for.
+        strengths: the value asked for, from 0 to 1; of ``guided``, the strength of the guidance, with 1 asked for.
         module: makes the module that is trained, from ``vocabulary``, ``backbone``, ``bank`` and ``seed``.
         learning_rate: of its training.
         frozen: train the adapter at the embedding alone, not the model.

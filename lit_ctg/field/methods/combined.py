@@ -7,8 +7,8 @@ from typing import Any
 
 from lit_ctg.control.bundle import load
 from lit_ctg.errors import UserError
-from lit_ctg.field.bench import Bench
-from lit_ctg.field.method import Arm, ControlMethod, Method
+from lit_ctg.field.bench import Arm, Bench
+from lit_ctg.field.method import ControlMethod, Method
 from lit_ctg.limits import Positive
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lit_ctg.field.bench import Bench
-from lit_ctg.field.method import Arm, Method
+from lit_ctg.field.bench import Arm, Bench
+from lit_ctg.field.method import Method
 from lit_ctg.field.task import first_words
 from lit_ctg.limits import Count, Positive
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from lit_ctg.control import lora
 from lit_ctg.control.class_models import ClassModels, Experts, GenerativeClassifier
-from lit_ctg.field.bench import Bench
-from lit_ctg.field.method import Arm, ControlMethod, Method
+from lit_ctg.field.bench import Arm, Bench
+from lit_ctg.field.method import ControlMethod, Method
 from lit_ctg.limits import Count, NonNegative, Nucleus, Positive
 from lit_ctg.network.huggingface import adapters_of, add_adapters
 

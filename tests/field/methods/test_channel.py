@@ -97,11 +97,6 @@ def test_a_frozen_model_stays_as_it_is_and_the_adapter_alone_is_counted(make_ben
     assert whole.parameters() == method.parameters() + sum(v.numel() for v in bench.model.parameters())
 
 
-def test_more_than_1_cannot_be_asked_of_the_channel() -> None:
-    with pytest.raises(UserError, match=r"method\.strengths=.*at most 1"):
-        build_method(compose(["method=feature_channel", "method.strengths=[1,2]"]))
-
-
 def test_the_graded_lexicon_of_a_task(make_bench: MakeBench) -> None:
     """Signs give classes, a fifth is held out, every text is measured for held-out words."""
     bench = make_bench("task=reviews")
@@ -122,23 +117,16 @@ def test_the_graded_lexicon_of_a_task(make_bench: MakeBench) -> None:
     assert "held_out_words" not in measured(plain, [{"text": "so", "prompt": "it", "target": "positive"}])[0]
 
 
-def test_a_lexicon_needs_a_sign_of_every_class() -> None:
-    with pytest.raises(UserError, match=r"task.lexicon_signs=.*give 1 or -1 for each of negative, positive"):
-        build_bench(compose(["size=smoke", "task=reviews", "task.lexicon_signs.positive=2"]))
-    with pytest.raises(UserError, match=r"task.lexicon=vader: give its file as task.lexicon.path="):
-        build_bench(compose(["size=smoke", "task=reviews", "task.lexicon=vader"]))
-
-
-def test_a_lexicon_needs_words_of_every_class(tmp_path: Path) -> None:
-    """Refused before anything is trained, and not for want of text."""
-    path = tmp_path / "mine.yaml"
-    path.write_text("good: 1.0\ngreat: 0.5\nso: 0\n", encoding="utf-8")
-    told = rf"^lexicon {path}: no word has a polarity below 0, as the class negative needs: give it such words, another"
-    with pytest.raises(UserError, match=told):
-        build_bench(compose(["size=smoke", "task=reviews", f"task.lexicon.path={path}"]))
-    path.write_text("bad: -1.0\n", encoding="utf-8")
-    with pytest.raises(UserError, match=r"no word has a polarity above 0, as the class positive needs"):
-        build_bench(compose(["size=smoke", "task=reviews", f"task.lexicon.path={path}"]))
+def test_a_lexicon_has_a_sign_and_words_of_every_class(tmp_path: Path) -> None:
+    path, words = tmp_path / "mine.yaml", ["size=smoke", "task=reviews"]
+    for text, sign in (("good: 1.0\nso: 0\n", "negative"), ("bad: -1.0\n", "positive")):
+        path.write_text(text, encoding="utf-8")
+        with pytest.raises(UserError, match=rf"{path}.* class {sign}"):
+            build_bench(compose([*words, f"task.lexicon.path={path}"]))
     path.write_text("bad: -1.0\ngood: 1.0\n", encoding="utf-8")
-    task = build_bench(compose(["size=smoke", "task=reviews", f"task.lexicon.path={path}"])).task
-    assert task.lexicon.words == ("bad", "good")
+    assert build_bench(compose([*words, f"task.lexicon.path={path}"])).task.lexicon.words == ("bad", "good")
+    for word in ("task.lexicon_signs.positive=2", "task.lexicon=vader"):
+        with pytest.raises(UserError, match=word.partition("=")[0].replace(".positive", "")):
+            build_bench(compose([*words, word]))
+    with pytest.raises(UserError, match=r"method\.strengths"):
+        build_method(compose(["method=feature_channel", "method.strengths=[1,2]"]))
