@@ -168,7 +168,7 @@ def kind_named(kind: str) -> type[Control]:
     """
     known, broken = _found()
     left_out = "".join(f"; {name} is left out: {why}" for name, why in broken.items())
-    check_known("kind of control in this version:", kind, known, f"there are {', '.join(sorted(known))}{left_out}")
+    check_known("kind of control", kind, known, f"there are {', '.join(sorted(known))}{left_out}")
     return known[kind]
 
 

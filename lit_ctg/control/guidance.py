@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 class Guidance(Control):
     """Exaggerates what the network's controls, and those on scores given before it, change.
 
-    A second forward pass of the same weights, without any hook (also without the user's own), gives the scores without them: a
-    step costs about twice the model's. Options of ``generate`` that change scores before any control
+    A second forward pass of the same weights, without any hook (also without the user's own), gives the scores without
+    them: a step costs about twice the model's. Options of ``generate`` that change scores before any control
     (``repetition_penalty`` and the like) count as changes and are exaggerated too. Where a model has no cache of keys
     and values (Mamba), the second pass reads the whole text for every token.
     """

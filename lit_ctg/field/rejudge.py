@@ -1,4 +1,4 @@
-"""`lit-ctg field rejudge`: does the ranking hold under judges of another seed? It judges the texts of the records again.
+"""`lit-ctg field rejudge`: the texts of the records, judged again with another seed. Does the ranking hold?
 
 No text is generated again and no language model is needed: judges are trained with another seed, which draws other
 pieces of the human texts and other starting weights, and read the texts beside the records. The result is kept as

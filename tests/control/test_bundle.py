@@ -69,7 +69,7 @@ def test_kinds_are_found_in_the_tree() -> None:
         "soft_prompt",
     }
     assert found <= set(kinds())
-    with pytest.raises(UserError, match="no control of the kind 'idea_gat' in this version; did you mean 'idea_gate'"):
+    with pytest.raises(UserError, match="'idea_gat'; did you mean 'idea_gate'"):
         kind_named("idea_gat")
 
 
@@ -222,7 +222,7 @@ def test_no_folder_of_something_else_is_written_over(tmp_path: Path) -> None:
     save(gate(name="again"), tmp_path / "gate")
     assert Control.from_pretrained(tmp_path / "gate").name == "again"
     (tmp_path / "gate" / "notes.txt").write_text("x")
-    with pytest.raises(UserError, match=r"holds notes\.txt, which is no part of its control"):
+    with pytest.raises(UserError, match=r"holds notes\.txt"):
         save(gate(), tmp_path / "gate")
     assert (tmp_path / "gate" / "notes.txt").is_file() and Control.from_pretrained(tmp_path / "gate").name == "again"
 
