@@ -27,7 +27,7 @@ import lit_ctg
 from lit_ctg.control.card import card
 from lit_ctg.control.code import CODE, REQUIREMENTS, code_of
 from lit_ctg.errors import UserError, check_known, one_line, refuse
-from lit_ctg.files import bring_back, check_regular, files_in, plain_name, replacing, writing
+from lit_ctg.files import bring_back, check_regular, files_in, plain_name, reading, replacing, writing
 
 if TYPE_CHECKING:
     from lit_ctg.control.base import Control, ControlT
@@ -270,17 +270,14 @@ def restored(kind: type[ControlT], folder: Path, manifest: Mapping[str, Any]) ->
         UserError: see ``load``.
     """
     tensors = checked_tensors(folder, manifest)
-    try:
+    # missing or misshapen tensors or settings can raise anything
+    with reading(folder, f"a control of the kind {kind.kind}", REMEDY, Exception):
         _check_numbers(kind, manifest["config"], tensors)
         control = kind.restore(manifest["config"], tensors)
         control.rename(manifest["name"])
         control.values({}, 1)  # its defaults
         if control.shape() != manifest["shape"]:
             raise ValueError(f"{CONTROL} states a shape that its tensors do not have")
-    except Exception as error:  # missing or misshapen tensors or settings can raise anything
-        raise UserError(
-            f"{folder} does not hold what a {kind.kind} needs ({one_line(error)[:300]}): {REMEDY}"
-        ) from error
     control.origin = Origin(None, manifest["tokenizer"], manifest["versions"], manifest["sha256"])
     return control
 
@@ -372,10 +369,8 @@ def checked_tensors(folder: Path, manifest: Mapping[str, Any]) -> dict[str, Tens
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    try:
+    with reading(folder / TENSORS, "a safetensors file", REMEDY, SafetensorError):
         return load_file(folder / TENSORS)
-    except (SafetensorError, OSError, ValueError) as error:
-        raise UserError(f"{folder / TENSORS} is not a safetensors file ({one_line(error)[:120]}): {REMEDY}") from error
 
 
 def push(control: Control, repository: str, *, private: bool, token: str | None) -> str:
@@ -424,10 +419,8 @@ def _json(value: Any, **layout: Any) -> str:
 
 
 def _read_json(path: Path) -> Any:
-    try:
+    with reading(path, "JSON", REMEDY):
         check_regular(path)
         if path.stat().st_size > MOST_BYTES:
             raise ValueError(f"larger than {MOST_BYTES // 2**20} MiB")
         return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} cannot be read ({one_line(error)[:120]}): {REMEDY}") from error

@@ -9,7 +9,7 @@ import copy
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -319,13 +319,15 @@ class Steered:
                 f"input_ids are a {type(ids_BT).__name__}: {PROMPTS}": not isinstance(ids_BT, list | tuple),
             })  # fmt: skip
             # a tokenizer's own result without return_tensors: lists
-            several = bool(ids_BT) and not isinstance(ids_BT[0], int)
-            prompts, masks = (ids_BT, mask_BT) if several else ([ids_BT], None if mask_BT is None else [mask_BT])
-            if masks is not None:
-                if list(map(len, masks)) != list(map(len, prompts)):
+            several = bool(ids_BT) and not isinstance(cast(Any, ids_BT)[0], int)
+            rows: Any = ids_BT if several else [ids_BT]
+            if mask_BT is not None:
+                masks = mask_BT if several else [mask_BT]
+                if list(map(len, masks)) != list(map(len, rows)):
                     raise UserError("attention_mask: give one number for each id")
-                pairs = [zip(*both, strict=True) for both in zip(prompts, masks, strict=True)]
-                prompts = [[number for number, real in pair if real] for pair in pairs]
+                pairs = [zip(*both, strict=True) for both in zip(rows, masks, strict=True)]
+                rows = [[number for number, real in pair if real] for pair in pairs]
+            prompts = rows
         if isinstance(prompts, Tensor):
             return self._placed(prompts, self._inferred(prompts, asked))
         if not isinstance(prompts, Iterable):

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.errors import UserError, check_known, check_whole, refuse
 
 SMOOTHINGS = ("kneser_ney", "witten_bell")
 ORDERS = (1, 5)
@@ -103,11 +103,11 @@ class NgramModel(nn.Module):
         check_settings(order, smoothing)
         rows = [np.asarray(ids, dtype=np.int64) for ids in texts]
         ids_N = np.concatenate(rows) if rows else np.zeros(0, dtype=np.int64)
-        if not len(ids_N):
-            raise UserError("there is no text to count: give one of at least one token")
-        if ids_N.min() < 0 or ids_N.max() >= size:
-            wrong = ids_N.min() if ids_N.min() < 0 else ids_N.max()
-            raise UserError(f"the text has token {wrong}, the vocabulary {size} tokens: they do not belong together")
+        wrong = ids_N[(ids_N < 0) | (ids_N >= size)][:1]
+        refuse({
+            "there is no text to count: give one of at least one token": not len(ids_N),
+            f"the text has token {wrong}, the vocabulary {size} tokens: they do not belong together": len(wrong),
+        })  # fmt: skip
         # how many tokens precede each within its text
         before_N = np.concatenate([np.arange(len(row)) for row in rows])
         levels = []
@@ -317,10 +317,5 @@ def histories(ids_T: Tensor, length: int) -> Tensor:
 
 def check_settings(order: int, smoothing: str) -> None:
     """Refuse an unknown order or smoothing; ``UserError`` names it."""
-    least, most = ORDERS
-    if isinstance(order, bool) or not isinstance(order, int) or not least <= order <= most:
-        raise UserError(f"order={order}: n-grams of {least} to {most} tokens are counted")
-    if smoothing not in SMOOTHINGS:
-        raise UserError(
-            f"smoothing={smoothing}{did_you_mean(smoothing, SMOOTHINGS)}: use one of {', '.join(SMOOTHINGS)}"
-        )
+    check_whole("order", order, ORDERS[0], "tokens of an n-gram", most=ORDERS[1])
+    check_known("smoothing", smoothing, SMOOTHINGS)

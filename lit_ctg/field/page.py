@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from scipy.stats import kendalltau
 
-from lit_ctg.errors import UserError, one_line
+from lit_ctg.errors import UserError
 from lit_ctg.field.rank import (
     BARE,
     COST,
@@ -38,7 +38,7 @@ from lit_ctg.field.rank import (
     task_of,
 )
 from lit_ctg.figure import Bar, BarGroup, Line, Sheet, bar_chart, line_chart
-from lit_ctg.files import write_atomic
+from lit_ctg.files import reading, write_atomic
 from lit_ctg.numbers import format_value
 from lit_ctg.results.record import RECORDS, SIZES, RunRecord, load_records
 from lit_ctg.results.render import escape_markdown
@@ -132,17 +132,13 @@ def rejudged(records: Sequence[str] | None) -> list[dict[str, Any]]:
     """
     rankings = []
     for path in sorted(path for place in folders_of(records) for path in (place / JUDGES).glob("*.json")):
-        try:
+        kinds = (AttributeError, KeyError, TypeError)
+        with reading(path, "a ranking under other judges", "delete it, or run field rejudge again", *kinds):
             each = json.loads(path.read_text(encoding="utf-8"))
             tables = {key: {str(name): float(value) for name, value in each[key].items()}
                       for key in ("balanced_accuracy", "areas")}  # fmt: skip
-            rankings.append(
-                {"task": str(each["task"]), "bench": str(each["bench"]), "seed": int(each["seed"]), **tables}
-            )
-        except (AttributeError, KeyError, OSError, RecursionError, TypeError, ValueError) as error:
-            raise UserError(
-                f"{path} is damaged ({one_line(error)[:100]}): delete it, or run field rejudge again"
-            ) from None
+            names = {key: str(each[key]) for key in ("task", "bench")}
+            rankings.append({**names, "seed": int(each["seed"]), **tables})
     return rankings
 
 
@@ -215,20 +211,16 @@ def tasks_page(tasks: Mapping[str, Mapping[str, Sweep]]) -> tuple[str, dict[str,
     places = over_tasks(tasks)
     if not places:
         return "", {}
+    rows = [[each.method, f"{each.rank:.2f} [{each.interval[0]:.2f}, {each.interval[1]:.2f}]",
+             *(f"{rank:g}" for rank in each.ranks)] for each in places]  # fmt: skip
     lines = [
         "## Over tasks",
         "",
         f"Mean rank by the area among the {len(places)} methods that every task has, 1 the best; [95% bootstrap over "
         "each task's prompts, texts and training seeds; of other tasks it says nothing].",
         "",
-        "| method | mean rank | " + " | ".join(tasks) + " |",
-        "|---" * (2 + len(tasks)) + "|",
+        *_table(["method", "mean rank", *tasks], rows),
     ]
-    for place in places:
-        ranks = " | ".join(f"{rank:g}" for rank in place.ranks)
-        lines.append(
-            f"| {place.method} | {place.rank:.2f} [{place.interval[0]:.2f}, {place.interval[1]:.2f}] | {ranks} |"
-        )
     groups = [BarGroup(each.method, [Bar("series0" if each.method != BARE else "neutral", each.rank, each.interval)])
               for each in places]  # fmt: skip
     title = f"Which control should I use? {len(tasks)} tasks"
@@ -252,32 +244,34 @@ def otherwise_table(tasks: Mapping[str, Mapping[str, Sweep]], ranks: Mapping[str
         f"{name} {kendalltau(list(ranks.values()), [found[method] for method in ranks]).statistic:.2f}"
         for name, found in other.items()
     ]
+    rows = [[method, f"{rank:.2f}", *(f"{found[method]:.2f}" for found in other.values())]
+            for method, rank in ranks.items()]  # fmt: skip
     return [
         f"Measured otherwise, mean ranks of the same texts: with other costs than {COST:g} nats a token allowed, and "
         "where each text's strength may be drawn by lot, so that a coarse sweep is not worse for being coarse. "
         f"Kendall's tau with the order above: {', '.join(agree)}.",
         "",
-        f"| method | within {COST:g} nats | " + " | ".join(other) + " |",
-        "|---" * (2 + len(other)) + "|",
-        *(
-            f"| {method} | {rank:.2f} | " + " | ".join(f"{found[method]:.2f}" for found in other.values()) + " |"
-            for method, rank in ranks.items()
-        ),
+        *_table(["method", f"within {COST:g} nats", *other], rows),
     ]
 
 
 def unranked_table(records: Sequence[RunRecord], judges: Sequence[str]) -> list[str]:
     """Return what judges that decide nothing said about every method and strength, ordered by name."""
     heads = [*(f"success ({escape_markdown(judge)})" for judge in judges), "perplexity"]
-    lines = ["| method at strength | " + " | ".join(heads) + " |", "|---" * (len(heads) + 1) + "|"]
+    rows = []
     several = len({record.seed for record in records}) > 1
     for record in sorted(records, key=lambda each: (method_of(each), each.seed)):
         for strength in record.config["method"]["strengths"]:
             shown = [f"{describe(record, float(strength), f'success/{judge}'):.3f}" for judge in judges]
             shown.append(f"{describe(record, float(strength), 'perplexity'):.1f}")
             seed = f", seed {record.seed}" if several else ""
-            lines.append(f"| {method_of(record)} {strength:g}{seed} | " + " | ".join(shown) + " |")
-    return lines
+            rows.append([f"{method_of(record)} {strength:g}{seed}", *shown])
+    return _table(["method at strength", *heads], rows)
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return the lines of a table in Markdown."""
+    return [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|", *(f"| {' | '.join(row)} |" for row in rows)]
 
 
 def about(records: Sequence[RunRecord]) -> list[str]:
@@ -342,21 +336,21 @@ def judge_line(record: RunRecord, judge: str) -> str:
 
 def main_table(ranked: Ranking, found: dict[str, Sweep]) -> list[str]:
     """Return the ranking: area, rank, and the best strength within the allowed cost."""
+    rows = []
+    for each in ranked.standings:
+        strength, success, cost = each.point
+        rows.append([
+            each.method, f"{each.area:.3f} [{each.interval[0]:.3f}, {each.interval[1]:.3f}]",
+            f"{each.rank:g} [{each.ranks[0]:g}, {each.ranks[1]:g}]", "bare" if strength == 0 else f"{strength:g}",
+            f"{success:.3f}", format_value(cost, 3, signed=True),
+        ])  # fmt: skip
     lines = [
         f"Area: mean best success up to {COST:g} nats a token above the bare model, by the independent language model; "
         f"[95% bootstrap over {ranked.prompts} prompts, their texts"
         + (f" and {ranked.seeds} seeds].", "].")[ranked.seeds < 2],
         "",
-        "| method | area | rank | best strength within the cost | success there | nats above bare |",
-        "|---|---|---|---|---|---|",
+        *_table(["method", "area", "rank", "best strength within the cost", "success there", "nats above bare"], rows),
     ]
-    for each in ranked.standings:
-        strength, success, cost = each.point
-        lines.append(
-            f"| {each.method} | {each.area:.3f} [{each.interval[0]:.3f}, {each.interval[1]:.3f}] "
-            f"| {each.rank:g} [{each.ranks[0]:g}, {each.ranks[1]:g}] | {'bare' if strength == 0 else f'{strength:g}'} "
-            f"| {success:.3f} | {format_value(cost, 3, signed=True)} |"
-        )
     repeating = [f"{sweep.method} {', '.join(f'{value:g}' for value in sweep.repeating)}"
                  for sweep in found.values() if sweep.repeating]  # fmt: skip
     if repeating:
@@ -405,7 +399,7 @@ def cost_table(ranked: Ranking, found: dict[str, Sweep]) -> list[str]:
     heads = [*(f"success ({escape_markdown(judge)})" for judge in judges), "perplexity", "distinct-2", "repetition",
              "copied 5-grams", "attribute words", "CPU s/token, of bare", "parameters learned",
              "training s"]  # fmt: skip
-    lines = ["| method at strength | " + " | ".join(heads) + " |", "|---" * (len(heads) + 1) + "|"]
+    rows = []
     for each in ranked.standings:
         sweep = found[each.method]
         # a method that gains nothing within the cost is shown at its lowest strength
@@ -417,7 +411,7 @@ def cost_table(ranked: Ranking, found: dict[str, Sweep]) -> list[str]:
         shown = [*(f"{cell:.3f}" if name != "perplexity" else f"{cell:.1f}"
                    for cell, name in zip(cells, names, strict=True)),
                  f"{ends[0]:.2f}", f"{ends[1]:,.0f}", f"{ends[2]:,.0f}"]  # fmt: skip
-        lines.append(f"| {each.method} {strength:g} | " + " | ".join(shown) + " |")
+        rows.append([f"{each.method} {strength:g}", *shown])
     human = [row for record in found[BARE].records for row in record.samples if row.get("kind") == HUMAN]
     if human:
         tokens = sum(row["tokens"] for row in human)
@@ -427,8 +421,8 @@ def cost_table(ranked: Ranking, found: dict[str, Sweep]) -> list[str]:
         shown += [
             f"{sum(row[n] for row in human) / len(human):.3f}" for n in ("repetition", "overlap", "attribute_words")
         ]
-        lines.append("| human text | " + " | ".join([*shown, "", "", ""]) + " |")
-    return lines
+        rows.append(["human text", *shown, "", "", ""])
+    return _table(["method at strength", *heads], rows)
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -459,7 +453,7 @@ def sample_lines(ranked: Ranking, found: dict[str, Sweep], prompts: int = 1) -> 
     The prompt is the first one, not a selected one.
     """
     lines = [f"Texts at the best strength within {COST:g} nats, first prompt, first text of each class:", ""]
-    lines += ["| method | class | text |", "|---|---|---|"]
+    rows = []
     for each in ranked.standings:
         sweep = found[each.method]
         strength = each.point[0] or (sweep.strengths or sweep.repeating)[0]
@@ -467,8 +461,8 @@ def sample_lines(ranked: Ranking, found: dict[str, Sweep], prompts: int = 1) -> 
             if row.get("kind") != HUMAN and row["place"] < prompts and row["copy"] == 0 and row["strength"] == strength:
                 text = " ".join((row["prompt"] + row["text"]).split())
                 shown = escape_markdown(text if len(text) <= LONGEST else text[: LONGEST - 1] + "…")
-                lines.append(f"| {each.method} | {escape_markdown(row['target'])} | {shown} |")
-    return lines
+                rows.append([each.method, escape_markdown(row["target"]), shown])
+    return [*lines, *_table(["method", "class", "text"], rows)]
 
 
 def area_picture(task: str, ranked: Ranking) -> Sheet:

@@ -21,7 +21,7 @@ import numpy as np
 from annotated_types import MinLen
 from scipy.stats import rankdata
 
-from lit_ctg.errors import UserError
+from lit_ctg.errors import UserError, refuse, within
 from lit_ctg.limits import Count, check_value
 from lit_ctg.results.record import HASH_IGNORED, RunRecord, config_hash
 from lit_ctg.statistics import Interval, holm
@@ -99,10 +99,8 @@ def check_record(record: RunRecord) -> RunRecord:
     """
 
     def check(what: str, value: Any, hint: Any) -> None:
-        try:
+        with within(record.source, "no run of the field writes this: delete the file"):
             check_value(what, None if value == "???" else value, hint)
-        except UserError as error:
-            raise UserError(f"{record.source}: {error}; no run of the field writes this: delete the file") from None
 
     if not re.fullmatch(r"\w+-[\w.+-]+", record.name):
         check("name", None, Annotated[str, "<task>-<method>"])
@@ -215,23 +213,22 @@ def _check_seeds(method: str, records: Sequence[RunRecord]) -> None:
     """Refuse records that are no training seeds of one method: a mean over them would pass for one over seeds."""
     settings = [config_hash({"method": record.config.get("method")}) for record in records]
     for (one, first), (other, second) in itertools.pairwise(zip(records, settings, strict=True)):
-        if one.seed == other.seed:
-            raise UserError(f"{method}: two runs of seed {one.seed}, {one.source} and {other.source}: "
-                            "give records= with one of them, or name the other one: name=<task>-<label>")  # fmt: skip
-        if first != second:
-            raise UserError(f"{method}: seeds {one.seed} and {other.seed} were run with other settings of the method: "
-                            "run them with one configuration, or name the other one: name=<task>-<label>")  # fmt: skip
+        remedy = "or name the other one: name=<task>-<label>"
+        refuse({
+            f"{method}: two runs of seed {one.seed}, {one.source} and {other.source}: give records= with one of them, "
+            f"{remedy}": one.seed == other.seed,
+            f"{method}: seeds {one.seed} and {other.seed} were run with other settings of the method: run them with "
+            f"one configuration, {remedy}": first != second,
+        })  # fmt: skip
 
 
 def _table(record: RunRecord, judges: Sequence[str]) -> tuple[tuple[float, ...], tuple[int, ...], list[np.ndarray]]:
     rows = [row for row in record.samples if row.get("kind") != HUMAN]
-    if not rows:
-        raise UserError(f"{record.source}: no texts beside the record: run it again")
     places = [tuple(sorted({row[key] for row in rows})) for key in ("strength", "place", "target", "copy")]
     index = [{value: number for number, value in enumerate(values)} for values in places]
     shape = tuple(map(len, places))
-    if len(rows) != math.prod(shape):
-        raise UserError(f"{record.source}: {len(rows)} texts where {math.prod(shape)} should be: run it again")
+    if not rows or len(rows) != math.prod(shape):
+        raise UserError(f"{record.source}: {len(rows)} texts of {math.prod(shape)} are beside the record: run it again")
     tables = [np.zeros(shape) for _ in range(3)]
     for row in rows:
         at = tuple(found[row[key]] for found, key in zip(index, ("strength", "place", "target", "copy"), strict=True))

@@ -82,7 +82,7 @@ def optimise(
         parameters: to train.
         loss_of: draws a batch with the given generator and returns its loss; every step has its own generator, so an
             interrupted run continues exactly.
-        steps: updates.
+        steps: updates, at least one.
         learning_rate: its peak.
         seed: of the batches and of dropout.
         weight_decay: AdamW's.
@@ -95,10 +95,8 @@ def optimise(
         checkpoint this one went on; with ``held_out`` also ``held_out_loss``, the least, and ``kept_step``.
 
     Raises:
-        UserError: no step, or a loss that is not finite, the held-out one at every look.
+        UserError: a loss that is not finite, the held-out one at every look.
     """
-    if steps < 1:
-        raise UserError(f"steps={steps}: train for at least one")
     trained = list(parameters)
     optimizer = torch.optim.AdamW(trained, lr=learning_rate, weight_decay=weight_decay)
     first, losses, before, began = 0, [], 0.0, time.monotonic()

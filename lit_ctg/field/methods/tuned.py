@@ -77,7 +77,11 @@ class LoRA(ControlMethod):
             add_adapters(model, {"rank": self.rank, "alpha": self.alpha})
             return model
 
-        options = {"prepare": prepare, "name": f"lora{self.rank}-{self.alpha:g}", "learning_rate": self.learning_rate}
+        options: dict[str, Any] = {
+            "prepare": prepare,
+            "name": f"lora{self.rank}-{self.alpha:g}",
+            "learning_rate": self.learning_rate,
+        }
         for label in bench.task.targets:
             self.controls[label] = lora.LoRA(adapters_of(bench.tuned(label, **options)))
 
