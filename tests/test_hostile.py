@@ -81,6 +81,21 @@ def marker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "marker"
 
 
+Refused = Callable[..., None]
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str], marker: Path) -> Refused:
+    """Return a check that a command ends in one line with some parts in it, and runs no code chosen by the input."""
+
+    def check(words: list[str], *parts: str) -> None:
+        assert main(words) == 2
+        line = capsys.readouterr().err
+        assert line.count("\n") == 1 and all(part in line for part in parts) and not marker.exists()
+
+    return check
+
+
 def hostile_nodes(marker: Path) -> dict[str, Any]:
     """Return parts of a configuration that would write the marker if they were built."""
     write = f"__import__('pathlib').Path({str(marker)!r}).touch()"
@@ -129,64 +144,49 @@ COMMANDS = {
 @pytest.mark.parametrize("part", list(hostile_nodes(Path("x"))))
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_checkpoint_chooses_no_code(
-    command: str, part: str, marker: Path, plain_config: dict[str, Any], capsys: pytest.CaptureFixture[str]
+    command: str, part: str, marker: Path, plain_config: dict[str, Any], refused: Refused
 ) -> None:
     run = hostile_run(marker.with_name("run"), plain_config, "data", hostile_nodes(marker)[part])
-    assert main([word.format(run=run) for word in COMMANDS[command]]) == 2
-    told = capsys.readouterr().err
-    assert told.count("\n") == 1 and "data" in told
+    refused([word.format(run=run) for word in COMMANDS[command]], "data")
     left = {path.name for path in Path.cwd().rglob("*") if path.is_file()}
-    assert not marker.exists() and left <= {".lock", ".owner"}, "but for the lock of the evaluation"
+    assert left <= {".lock", ".owner"}, "but for the lock of the evaluation"
 
 
 @pytest.mark.parametrize(
     "where", ["model", "backbone", "decoding", "trainer", "callback.x", "metric.x", "data.tokenizer"]
 )
 def test_no_part_of_a_checkpoint_chooses_code(
-    where: str,
-    marker: Path,
-    plain_config: dict[str, Any],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    where: str, marker: Path, plain_config: dict[str, Any], refused: Refused, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Checkpoint, "load_into", lambda *_: None)  # the decoding is built after the weights
     run = hostile_run(marker.with_name("run"), plain_config, where, {"_target_": "hostile_module.Part"})
-    assert main(["generate" if where == "decoding" else "evaluate", str(run)]) == 2
-    told = capsys.readouterr().err
-    assert told.count("\n") == 1 and "hostile_module" in told and where.partition(".")[0] in told
-    assert not marker.exists()
+    command = "generate" if where == "decoding" else "evaluate"
+    refused([command, str(run)], "hostile_module", where.partition(".")[0])
 
 
 def test_a_run_that_trained_nothing_chooses_no_code(
-    marker: Path, plain_config: dict[str, Any], capsys: pytest.CaptureFixture[str]
+    marker: Path, plain_config: dict[str, Any], refused: Refused
 ) -> None:
-    trainer = {**plain_config["trainer"], "limit_train_batches": 0}
-    run = hostile_run(
-        marker.with_name("run"), {**plain_config, "trainer": trainer}, "data", {"_target_": "hostile_module.Part"}
-    )
+    config = {**plain_config, "trainer": {**plain_config["trainer"], "limit_train_batches": 0}}
+    run = hostile_run(marker.with_name("run"), config, "data", {"_target_": "hostile_module.Part"})
     (run / CHECKPOINT).unlink()
-    assert main(["evaluate", str(run)]) == 2
-    assert "hostile_module" in capsys.readouterr().err and not marker.exists()
+    refused(["evaluate", str(run)], "hostile_module")
 
 
 @pytest.mark.parametrize("paper", ["../x", "a.b", "semantic_fusion.control", "", 7])
 def test_a_checkpoint_names_a_paper_of_ours(
-    paper: Any, marker: Path, plain_config: dict[str, Any], capsys: pytest.CaptureFixture[str]
+    paper: Any, marker: Path, plain_config: dict[str, Any], refused: Refused
 ) -> None:
     run = hostile_run(marker.with_name("run"), plain_config, "paper", paper)
     for words in (["export", str(run), "out=exported"], ["export-model", f"run={run}", "out=exported"]):
-        assert main(words) == 2
-        assert capsys.readouterr().err.count("\n") == 1
+        refused(words)
     assert list(Path.cwd().iterdir()) == []
 
 
 @pytest.mark.parametrize("key", ["name", "paper", "output_root"])
-def test_a_checkpoint_chooses_no_folder(
-    key: str, marker: Path, plain_config: dict[str, Any], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_checkpoint_chooses_no_folder(key: str, marker: Path, plain_config: dict[str, Any], refused: Refused) -> None:
     run = hostile_run(marker.with_name("run"), plain_config, key, str(marker.parent / "elsewhere"))
-    assert main(["evaluate", str(run)]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
+    refused(["evaluate", str(run)])
     assert not (marker.parent / "elsewhere").exists()
 
 
@@ -194,13 +194,10 @@ def test_a_checkpoint_chooses_no_folder(
     ("key", "value"), [("seed", "${label_count:/etc}"), ("seed", "0,1"), ("size", "smoke x"), ("regime", None)]
 )
 def test_what_a_checkpoint_adds_to_the_command_line_is_one_word(
-    key: str, value: Any, marker: Path, plain_config: dict[str, Any], capsys: pytest.CaptureFixture[str]
+    key: str, value: Any, marker: Path, plain_config: dict[str, Any], refused: Refused
 ) -> None:
     run = hostile_run(marker.with_name("run"), plain_config, key, value)
-    words = ["experiment=semantic_fusion/main", f"ckpt_path={run / CHECKPOINT}"]
-    assert main(["evaluate", *words]) == 2
-    told = capsys.readouterr().err
-    assert told.count("\n") == 1 and "last.ckpt" in told and key in told
+    refused(["evaluate", "experiment=semantic_fusion/main", f"ckpt_path={run / CHECKPOINT}"], "last.ckpt", key)
 
 
 def test_a_resumed_checkpoint_deletes_nothing_elsewhere(tmp_path: Path) -> None:
@@ -295,7 +292,7 @@ def test_an_archive_holds_no_links(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["task", "data", "data.tokenizer"])
-def test_a_record_of_the_field_chooses_no_code(where: str, marker: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_record_of_the_field_chooses_no_code(where: str, marker: Path, refused: Refused) -> None:
     for name in ("sentiment-bare", "sentiment-log_odds"):
         record = records_of("field", name)[0]
         group, _, inner = where.partition(".")
@@ -304,63 +301,37 @@ def test_a_record_of_the_field_chooses_no_code(where: str, marker: Path, capsys:
         record.config[group] = {**record.config[group], inner: node} if inner else node
         write_record(record, marker.with_name("records") / name / "run.json")
         write_samples(record.samples, marker.with_name("records") / name / "samples.jsonl")
-    assert main(["field", "rejudge", "seed=1", f"records={marker.with_name('records')}"]) == 2
-    told = capsys.readouterr().err
-    assert told.count("\n") == 1 and "hostile_module" in told and not marker.exists()
+    refused(["field", "rejudge", "seed=1", f"records={marker.with_name('records')}"], "hostile_module")
 
 
 # ---- manifests ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "setting",
-    [
-        "callback.x: '${oc.decode:\"{_targ${oc.select:zzz,et_}: sympy.sympify}\"}'",
-        "model.dim: '$\\{oc.env\\:HOME\\}'",
-        "model.dim: '${oc.env:HOME}'",
-        "model._target_: sympy.sympify",
-        "callback.x: '{_target_: sympy.sympify}'",
-        "model: ../../../../hostile",
-        "data: /hostile",
-        "model.dim: 'choice(1,2)'",
-        "model.dim: '1,2'",
-        "model.file: '{local}/../../x'",
-    ],
-)
-def test_a_manifest_reads_and_chooses_nothing_of_its_own(
-    setting: str, marker: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    manifest = Path("experiments/semantic_fusion/paper.yaml")
-    manifest.parent.mkdir(parents=True)
-    manifest.write_text(f"title: x\nruns:\n  smoke:\n  - experiment: main\n    seed: 0\n    set: {{{setting}}}\n")
-    assert main(["reproduce", "paper=semantic_fusion", "size=smoke", "dry_run=true"]) == 2
-    told = capsys.readouterr().err
-    assert told.count("\n") == 1 and "paper.yaml" in told
+HOSTILE_SETTINGS = [
+    "callback.x: '${oc.decode:\"{_targ${oc.select:zzz,et_}: sympy.sympify}\"}'",
+    "model.dim: '$\\{oc.env\\:HOME\\}'",
+    *("model.dim: '${oc.env:HOME}'", "model._target_: sympy.sympify", "callback.x: '{_target_: sympy.sympify}'"),
+    *("model: ../../../../hostile", "data: /hostile", "model.dim: 'choice(1,2)'", "model.dim: '1,2'"),
+    *("model.file: '{local}/../../x'", "name: ../../../x"),
+]
+HOSTILE_ENTRIES = [
+    *("experiment: ../../x", "experiment: main, seed: '0 x'", "experiment: main, regime: 'a,b'"),
+    *("experiment: main, data: ../../x", *(f"experiment: main, seed: 0, set: {{{each}}}" for each in HOSTILE_SETTINGS)),
+]
 
 
-@pytest.mark.parametrize(
-    "entry",
-    [
-        "experiment: ../../x",
-        "experiment: main, seed: '0 x'",
-        "experiment: main, regime: 'a,b'",
-        "experiment: main, data: ../../x",
-        "experiment: main, set: {name: ../../../x}",
-    ],
-)
-def test_a_manifest_leaves_no_folder(entry: str, marker: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("entry", HOSTILE_ENTRIES)
+def test_a_manifest_reads_and_chooses_nothing_of_its_own(entry: str, refused: Refused) -> None:
     manifest = Path("experiments/semantic_fusion/paper.yaml")
     manifest.parent.mkdir(parents=True)
     manifest.write_text(f"title: x\nruns: {{smoke: [{{{entry}}}]}}\n")
-    assert main(["reproduce", "paper=semantic_fusion", "size=smoke", "dry_run=true"]) == 2
-    assert "paper.yaml" in capsys.readouterr().err
+    refused(["reproduce", "paper=semantic_fusion", "size=smoke", "dry_run=true"], "paper.yaml")
 
 
-def test_jobs_of_a_manifest_name_no_class_of_the_users(marker: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_jobs_of_a_manifest_name_no_class_of_the_users(refused: Refused) -> None:
     words = ["experiment=semantic_fusion/main", "size=smoke", "+callback.x._target_=hostile_module.Part"]
     with trust.words_from_file():
-        assert main(["train", *words]) == 2
-    assert "hostile_module" in capsys.readouterr().err and not marker.exists()
+        refused(["train", *words], "hostile_module")
 
 
 # ---- bundles and exports --------------------------------------------------------------------------------------------

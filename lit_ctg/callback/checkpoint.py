@@ -99,11 +99,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
                 os.replace(target, previous(target))
 
     def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
-        """Read a checkpoint of ours.
-
-        Raises:
-            UserError: see ``load_checked``.
-        """
+        """Read a checkpoint of ours."""
         return load_checked(Path(path))
 
     def remove_checkpoint(self, path: Any) -> None:

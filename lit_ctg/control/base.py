@@ -71,11 +71,7 @@ def shares(names: Sequence[str], values: Values) -> Tensor:
 
 
 def refuse_encoder(model: Any) -> None:
-    """Refuse an encoder-decoder model, and XLNet, whose layers have the rows of a batch in the second place.
-
-    Raises:
-        UserError: it is one.
-    """
+    """Refuse an encoder-decoder model, and XLNet, whose layers have the rows of a batch in the second place."""
     config, only = getattr(model, "config", None), "controls steer causal language models"
     refuse({
         f"{only}, this one has an encoder: use a decoder-only model": getattr(config, "is_encoder_decoder", False),
@@ -236,11 +232,7 @@ class _Preparation:
         return self.inner(input_ids, *args, **kwargs)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Refuse to be copied with its model, whose copy would keep the controls and prepare the original's inputs.
-
-        Raises:
-            UserError: always.
-        """
+        """Refuse to be copied with its model, whose copy would keep the controls and prepare the original's inputs."""
         raise UserError("a model cannot be copied or pickled while controls are attached: do it before or after")
 
 

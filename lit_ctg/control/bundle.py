@@ -161,11 +161,7 @@ def _found() -> tuple[dict[str, type[Control]], dict[str, str]]:
 
 
 def kind_named(kind: str) -> type[Control]:
-    """Return the class of a kind.
-
-    Raises:
-        UserError: there is none.
-    """
+    """Return the class of a kind."""
     known, broken = _found()
     left_out = "".join(f"; {name} is left out: {why}" for name, why in broken.items())
     check_known("kind of control", kind, known, f"there are {', '.join(sorted(known))}{left_out}")
@@ -264,11 +260,7 @@ def load(name: str | Path, *, revision: str | None = None) -> Control:
 
 
 def restored(kind: type[ControlT], folder: Path, manifest: Mapping[str, Any]) -> ControlT:
-    """Return the control in a folder whose ``control.json`` is known; the run record is not read.
-
-    Raises:
-        UserError: see ``load``.
-    """
+    """Return the control in a folder whose ``control.json`` is known; the run record is not read."""
     tensors = checked_tensors(folder, manifest)
     # missing or misshapen tensors or settings can raise anything
     with reading(folder, f"a control of the kind {kind.kind}", REMEDY, Exception):
@@ -323,11 +315,7 @@ def _folder(name: str, revision: str | None) -> Path:
 
 
 def manifest_of(folder: Path, *, whole: bool = True) -> dict[str, Any]:
-    """Return the checked content of ``control.json``; not ``whole``: before its other files have arrived.
-
-    Raises:
-        UserError: see ``load``.
-    """
+    """Return the checked content of ``control.json``; not ``whole``: before its other files have arrived."""
     pickles = [path.name for path in sorted(folder.iterdir()) if path.suffix.lower() in PICKLES]
     here, ours = folder / CONTROL, "give the folder of a bundle"
     refuse({

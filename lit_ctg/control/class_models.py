@@ -257,9 +257,6 @@ class Experts(ClassModels):
         filter_p: only the nucleus of this mass of the scores before is kept (sec. 2.2; 0.9 in the authors' code); 1:
             all tokens.
         name: see ``Control``.
-
-    Raises:
-        UserError: see ``ClassModels``.
     """
 
     kind = "experts"

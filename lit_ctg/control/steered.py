@@ -231,9 +231,6 @@ class Steered:
 
         Returns:
             the number of columns before the text (a soft prompt's), the same for all prompts of a batch.
-
-        Raises:
-            UserError: see ``generate``.
         """
         given = self.settings_of(settings)
         hidden = 0

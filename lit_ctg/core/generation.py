@@ -232,9 +232,6 @@ class Writer(abc.ABC, Generic[TextT]):
             ids: of the continuation.
             controls: values by name, see ``generate``.
             routes: the ways the controls take.
-
-        Raises:
-            UserError: see ``generate``.
         """
         taken = self.checked_routes(routes)
         checked = [self.row(self.checked(control), 0) for control in controls]
@@ -311,11 +308,7 @@ class Writer(abc.ABC, Generic[TextT]):
         return tuple(name for name in self.routes if name in routes)
 
     def check_room(self, prompt: int, length: int) -> None:
-        """Refuse a text that is longer than the model's context (the last token is drawn, not fed).
-
-        Raises:
-            UserError: it is.
-        """
+        """Refuse a text that is longer than the model's context (the last token is drawn, not fed)."""
         check_room(prompt, length, self.context, "the continuation (decoding.*)")
 
 

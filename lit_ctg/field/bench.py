@@ -128,11 +128,7 @@ class Parts:
 
 
 def facts(folder: Path) -> dict[str, Any]:
-    """Return the stored facts of a part: its key, ``seconds`` and its maker's facts.
-
-    Raises:
-        UserError: the file is damaged.
-    """
+    """Return the stored facts of a part: its key, ``seconds`` and its maker's facts."""
     try:
         result: dict[str, Any] = json.loads((folder / PART).read_text(encoding="utf-8"))
         return {**result, "seconds": float(result["seconds"])}
@@ -141,11 +137,7 @@ def facts(folder: Path) -> dict[str, Any]:
 
 
 def _load_part(folder: Path) -> tuple[Any, Any]:
-    """Return the model and the tokenizer of a part.
-
-    Raises:
-        UserError: a file of it is damaged.
-    """
+    """Return the model and the tokenizer of a part."""
     try:
         model = load_model(str(folder), where="model").eval().requires_grad_(False)
         return model, load_tokenizer(str(folder), None, "model")
@@ -154,11 +146,7 @@ def _load_part(folder: Path) -> tuple[Any, Any]:
 
 
 def _weights_checksum(folder: Path) -> str:
-    """Return the SHA-256 of the weights of a model that is a part.
-
-    Raises:
-        UserError: the file cannot be read.
-    """
+    """Return the SHA-256 of the weights of a model that is a part."""
     path = folder / "model.safetensors"
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()
@@ -377,9 +365,6 @@ class Bench:
             name, key: see ``learned``.
             trained: by name.
             train: path for a checkpoint -> plain facts (see ``Parts.get``).
-
-        Raises:
-            UserError: what was kept is damaged.
         """
 
         def make(folder: Path, checkpoint: Path) -> dict[str, Any]:

@@ -52,11 +52,7 @@ class Proof:
 
 
 def prove(judge: Judge, examples: Sequence[Example]) -> Proof:
-    """Return how well a judge recognises the classes of human texts.
-
-    Raises:
-        UserError: there are none.
-    """
+    """Return how well a judge recognises the classes of human texts."""
     if not examples:
         raise UserError("no held-out human text to try the judges on: give more text")
     made = judge.judge([example.text for example in examples])

@@ -75,9 +75,6 @@ def judged_anew(records: Sequence[RunRecord], seed: int, output_root: str, root:
         seed: of the judges.
         output_root: where judges are kept.
         root: the corpus's folder; None for its folder when the records were made.
-
-    Raises:
-        UserError: see ``rejudge``.
     """
     first = records[0]
     task, methods = task_of(first), sorted(set(map(method_of, records)))

@@ -204,11 +204,7 @@ def gpt2_state(backbone: GPT2Backbone, embedding: nn.Embedding) -> dict[str, Ten
 
 
 def check_causal(module: Any) -> None:
-    """Refuse a model whose positions see later ones: it cannot be generated from step by step.
-
-    Raises:
-        UserError: it is not causal.
-    """
+    """Refuse a model whose positions see later ones: it cannot be generated from step by step."""
     if not module.causal:
         raise UserError(
             "this model sees the tokens that it predicts (regime=as_published), so it is not a causal language model: "

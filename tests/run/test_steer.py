@@ -224,7 +224,7 @@ def test_a_changed_bundle_is_another_command(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ({"prompt": "in", "settings": {"idea_gate.alfa": 1}}, "no setting 'alfa'; did you mean 'alpha'"),
+        ({"prompt": "in", "settings": {"idea_gate.alfa": 1}}, "'alfa'; did you mean 'alpha'"),
         ({"prompt": "in", "settings": {"gate.alpha": 1}}, "no control 'gate'"),
         ({"prompt": "in", "settings": {"idea_gate.alpha": [0, 1]}}, "idea_gate.alpha has 2 values for 1 prompts"),
         ({"prompt": " ".join(["war"] * 62)}, "the model has 64 positions"),
@@ -262,7 +262,7 @@ def test_lines_with_and_without_a_soft_prompt_are_batches_of_their_own(run: Run,
         (["model=lm", "controls=[nowhere]"], "no control at nowhere"),
         (["model=lm", "contrls=[gate]"], "no option 'contrls'; did you mean 'controls'"),
         (["model=lm", "controls=[gate]", "control.gate.alpha=1"], "no control 'gate'; did you mean 'idea_gate'"),
-        (["model=lm", "controls=[gate]", "control.idea_gate.alpha=-1"], "idea_gate.alpha=-1: give a number from 0"),
+        (["model=lm", "controls=[gate]", "control.idea_gate.alpha=-1"], "idea_gate.alpha=-1: give a number"),
         (["model=lm", "controls=[gate]", "control.idea_gate.alpha=[1,2]", "n=3"], "has 2 values for n=3 texts"),
         (["model=lm", "n=0"], "n=0: pass a whole number from 1"),
         (["model=lm", "max_new_tokens=70"], "the model has 64 positions"),

@@ -188,7 +188,7 @@ def test_held_out_words_are_never_trained_on(make, vocabulary):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"settings": {"a": {"control": {"pos_hihg": 1.0}, "sign": 1}}}, r"settings\.a: unknown control 'pos_hihg'"),
+        ({"settings": {"a": {"control": {"pos_hihg": 1.0}, "sign": 1}}}, r"settings\.a: .*'pos_hihg'"),
         ({"settings": {"a": {"control": {"pos_high": 2.0}, "sign": 1}}}, r"settings\.a: control\.pos_high=2"),
         ({"prompt": "the food " * 40}, r"lexicon_trial\.prompt: .* the model has 64 positions"),
     ],
