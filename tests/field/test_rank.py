@@ -250,7 +250,7 @@ def test_records_become_numbers_and_seeds_a_dimension() -> None:
     stronger = [row(target=target, place=place, strength=2.0) for target in "ab" for place in (0, 1)]
     with pytest.raises(UserError, match="bare: its seeds have different strengths"):
         sweeps([record(rows), record(stronger, seed=1)], ["bag"])
-    with pytest.raises(UserError, match="3 texts where 4 should be"):
+    with pytest.raises(UserError, match="3 texts of 4"):
         sweeps([record(rows[:3])], ["bag"])
     other = record([row()], "sentiment-x")
     with pytest.raises(UserError, match="different prompts"):

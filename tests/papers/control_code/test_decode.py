@@ -236,5 +236,5 @@ def test_a_model_without_codes_follows_no_control(make_generator):
     assert generator.controls == ()
     (text, other) = generator.generate(2, "w1 w2", seed=None)
     assert text.control == {} and text.ids == other.ids and len(text.ids) == 8
-    with pytest.raises(UserError, match="follows no control"):
+    with pytest.raises(UserError, match="'source'"):
         generator.generate(1, "w1", {"source": "garden"}, seed=None)
