@@ -106,7 +106,7 @@ class NgramModel(nn.Module):
         wrong = ids_N[(ids_N < 0) | (ids_N >= size)][:1]
         refuse({
             "there is no text to count: give one of at least one token": not len(ids_N),
-            f"the text has token {', '.join(map(str, wrong))}, the vocabulary {size} tokens: they do not belong together": len(wrong),
+            f"the text has token {wrong.sum()}, the vocabulary {size} tokens: they do not belong together": len(wrong),
         })  # fmt: skip
         # how many tokens precede each within its text
         before_N = np.concatenate([np.arange(len(row)) for row in rows])
