@@ -313,10 +313,9 @@ class Bench:
             **{f"judge/{name}": digest for name, digest in judges.items()},
         }
 
-    def backbone(self, *, frozen: bool = True, plain_head: bool = True) -> HuggingFaceBackbone:
+    def backbone(self, *, frozen: bool = True) -> HuggingFaceBackbone:
         """Return a copy of the base model for a paper's module."""
-        path = str(self.model_name or self.base_folder)
-        return HuggingFaceBackbone(path=path, frozen=frozen, plain_head=plain_head, where="model")
+        return HuggingFaceBackbone(path=str(self.model_name or self.base_folder), frozen=frozen, where="model")
 
     @property
     def head_size(self) -> int:

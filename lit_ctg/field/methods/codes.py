@@ -32,7 +32,7 @@ class _Codes(ControlMethod):
         """Return the paper's adapter on a frozen copy of the base model."""
         targets = bench.task.targets
         module = CodeAdapterModule(
-            vocabulary=HuggingFaceTokenizer.of(bench.tokenizer), backbone=bench.backbone(plain_head=False),
+            vocabulary=HuggingFaceTokenizer.of(bench.tokenizer), backbone=bench.backbone(),
             corpus=bench.task.name, codes=len(targets), learning_rate=0.0, weight_decay=0.0,
             warmup_fraction=0.0, seed=bench.seed, **options,
         )  # fmt: skip
