@@ -54,16 +54,6 @@ def test_the_page_s_first_lines_run(model: Any, tokenizer: Any, carried_controls
     )
 
 
-def test_attach_gives_rules_for_generate(model: Any, raise_tokens: Any) -> None:
-    ids = torch.tensor([[1, 2]])
-    control = raise_tokens(torch.tensor([5]))
-    with control.attach(model, {"strength": 500}) as rules:
-        made = model.generate(ids, logits_processor=list(rules), max_new_tokens=2, pad_token_id=0)
-    assert made[0, 2:].tolist() == [5, 5]
-    with control.attach(model, {"strength": 0}) as rules:
-        assert not len(rules)
-
-
 def test_shares_sum_to_one_or_are_zero_where_nothing_is_set() -> None:
     nan = float("nan")
     values = {name: torch.tensor(row, dtype=torch.float64) for name, row in

@@ -76,14 +76,6 @@ def test_a_long_prompt_is_read_in_pieces(pieces: int, monkeypatch: pytest.Monkey
             texts = [[*text, 4] for text in texts]
 
 
-def test_only_gedi_reads_scores_of_a_whole_prompt() -> None:
-    for kind, most in ((Experts, 1), (GenerativeClassifier, len(TEXTS[1]))):
-        models, counted = class_models(), []
-        models["bad"].lm_head.register_forward_pre_hook(lambda _, given, to=counted: to.append(given[0].shape[1]))
-        score(kind(models), TEXTS[1], torch.zeros(V), 1.0, "bad")
-        assert counted == [most], kind
-
-
 def score(control: Control, text: list[int], scores_V: torch.Tensor, strength: float, target: str) -> torch.Tensor:
     rule = control.rule(control.values({"strength": strength, f"to_{target}": 1}, 1), Prefix())
     assert rule is not None

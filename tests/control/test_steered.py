@@ -7,7 +7,6 @@ import itertools
 import random
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import transformers
@@ -254,15 +253,6 @@ def test_without_sampling_nothing_is_drawn(model: Any, tokenizer: Any, all_contr
     steered = Steered(model, [all_controls["idea_gate"]], tokenizer=tokenizer)
     greedy = steered.write(list(PROMPTS), max_new_tokens=6)
     assert all(steered.write(list(PROMPTS), max_new_tokens=6, seed=seed) == greedy for seed in range(3))
-
-
-def test_values_may_be_an_array(model: Any, tokenizer: Any, all_controls: dict[str, Control]) -> None:
-    steered = Steered(model, [all_controls["idea_gate"]], tokenizer=tokenizer)
-    for kind in (np.array, torch.tensor, tuple):
-        given = {"idea_gate.alpha": kind([0.0, 2.0])}
-        assert steered.write(list(PROMPTS[:2]), given, max_new_tokens=2) == steered.write(
-            list(PROMPTS[:2]), {"idea_gate.alpha": [0, 2]}, max_new_tokens=2
-        )
 
 
 def test_controls_that_exclude_each_other(model: Any, all_controls: dict[str, Control], carried_controls: Any) -> None:

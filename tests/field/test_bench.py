@@ -67,14 +67,6 @@ def test_what_is_learned_hangs_on_seed_model_texts_and_training(bench: Bench) ->
     assert learned(again) == folders[0] and again.training_seconds == 3.5, "seconds of a training done before count"
 
 
-def test_windows_fit_a_model_with_few_positions(bench: Bench) -> None:
-    """One is left for what a method puts before a text."""
-    assert bench.stream().length == bench.base_options["length"] == 32
-    made = copy.copy(bench)
-    made.base_options = {**bench.base_options, "length": 500}
-    assert made.stream().length == bench.base_options["positions"] - 1
-
-
 @pytest.mark.parametrize("kind", ["Bloom", "Mamba"])
 def test_a_model_without_a_number_of_positions_counts_as_having_ours(bench: Bench, kind: str) -> None:
     sizes = {"vocab_size": len(bench.tokenizer), "hidden_size": 8, "n_layer": 1, "n_head": 1, "num_hidden_layers": 1}
@@ -87,22 +79,6 @@ def test_a_model_without_a_number_of_positions_counts_as_having_ours(bench: Benc
     assert other.stream().length == other.context == bench.base_options["length"] == 32
     texts, _, _ = other.write(Arm(model), 1.0)
     assert len(texts) == len(bench.prompts) * bench.decode_options["samples"]
-
-
-def test_a_word_of_a_lexicon_is_of_the_class_of_its_sign(bench: Bench) -> None:
-    made = copy.copy(bench)
-    for name in ("graded_words", "held_out_words"):
-        made.__dict__.pop(name, None)
-    made.task = copy.copy(bench.task)
-    grades = {"good": 0.5, "flat": 0.0, "bad": -0.25, "poor": -0.75}
-    made.task.lexicon = SimpleNamespace(words=list(grades), column={"polarity": [*grades.values()]}.get,
-                                        held_out=["flat", "poor"])  # fmt: skip
-    made.task.lexicon_signs = {"positive": 1.0, "negative": -1.0}
-    assert made.graded_words == {"positive": {"good": 0.5}, "negative": {"bad": 0.25, "poor": 0.75}}
-    assert made.held_out_words == {"positive": frozenset(), "negative": frozenset({"poor"})}
-    words = bench.word_lists
-    assert bench.graded_words == {label: dict.fromkeys(own, 1.0) for label, own in words.items()}
-    assert bench.held_out_words == {label: frozenset() for label in words}
 
 
 def test_every_text_is_of_its_prompt_and_row_whatever_the_batch(make_bench: MakeBench) -> None:

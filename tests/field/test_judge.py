@@ -77,13 +77,6 @@ def test_a_kept_judge_that_is_damaged_is_named(name: str, damage: object, tmp_pa
         NeuralJudge.load(tmp_path)
 
 
-def test_the_network_reads_the_commonest_words_so_many_of_each_text() -> None:
-    known = [Example("a b b c c c", "good"), Example("b c d", "bad")]
-    judge = NeuralJudge(known, 0, steps=1, batch=2, dim=4, vocabulary=2, longest=3)
-    assert judge.ids == {"c": 2, "b": 3}, "0 is padding, 1 any other word"
-    assert judge._ids(["c b", "", "x c b b"]).tolist() == [[2, 3, 0], [1, 0, 0], [1, 2, 3]]
-
-
 def test_a_text_is_judged_alike_alone_and_beside_longer_ones() -> None:
     torch.manual_seed(0)
     words = [f"w{number}" for number in range(40)]

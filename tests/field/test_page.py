@@ -17,7 +17,6 @@ from lit_ctg.field.page import (
     cost_table,
     held_out_table,
     judge_seed_lines,
-    pair_lines,
     report,
     task_page,
     tasks_page,
@@ -106,14 +105,6 @@ def test_the_ranking_has_one_row_a_method_with_its_best_affordable_strength(reco
     assert "bootstrap over 2 prompts, their texts]." in one and "training seeds 0." in one
 
 
-def test_a_seed_that_a_method_lacks_is_told(records: list[RunRecord]) -> None:
-    three = [*records, record("bare", 2)]
-    without = [each for each in three if (each.name, each.seed) != ("pets-good", 0)]
-    text = task_page("pets", without)[0]
-    assert "Training seeds that were not run: good 0, 2; idle 2." in text.splitlines()
-    assert "their texts and 3 seeds]." in text
-
-
 def test_runs_that_are_no_seeds_of_one_method_are_not_averaged(records: list[RunRecord]) -> None:
     with pytest.raises(UserError, match=r"good: two runs of seed 1, .* give records= with one of them"):
         sweeps([*records, record("good", 1)], JUDGES)
@@ -156,17 +147,6 @@ def test_the_other_measures_are_means_over_seeds_at_that_strength(ranked: Rankin
     assert lines["idle 0.5"][:4] == ["0.000", "0.000", "15.0", "0.100"], "one that gains nothing, at its lowest"
     # two human texts of 1 and 3 tokens, 6 nats each, with either seed
     assert lines["human text"] == ["0.500", "1.000", f"{math.exp(3):.1f}", "", "0.200", "0.250", "0.500", "", "", ""]
-
-
-def test_only_sure_differences_are_told(ranked: Ranking) -> None:
-    told = pair_lines(Ranking((), {("a", "b"): 0.01, ("a", "c"): 0.049, ("b", "c"): 0.05, ("a", "d"): 0.01}, 6, 1))
-    assert told[0].startswith("4 pairs, ") and told[2:] == ["- a above b, d (0.010); c (0.049)"]
-    (none,) = pair_lines(Ranking((), {("a", "b"): 0.05}, 6, 1))
-    assert none.endswith("Below 0.05: none.")
-    few = pair_lines(Ranking((), {("a", "b"): 0.01}, 5, 3))
-    assert few == ["5 prompts decide nothing: no p-values below 6."], (
-        "all resamplings of a few prompts agree too easily"
-    )
 
 
 def test_how_the_ranking_holds_under_other_judges(records: list[RunRecord], ranked: Ranking) -> None:

@@ -17,7 +17,6 @@ from lit_ctg.field.rank import (
     bench_key,
     best_point,
     curve,
-    deciding_judges,
     describe,
     mean_ranks,
     mixed_area,
@@ -278,15 +277,6 @@ def test_strengths_whose_texts_repeat_themselves_do_not_count() -> None:
     assert some.success_ZSPCK[:, :, 0, 0, 0].tolist() == [[0, 1]] * 2
     none = ranking({"bare": sweeps([bare], ["bag"])["bare"], "x": found(0, 0.1, 0)}, resamples=9)
     assert [(each.area, each.point) for each in none.standings] == [(0.0, (0.0, 0.0, 0.0))] * 2, "level with bare"
-
-
-def test_judges_decide_from_their_least_accuracy_on() -> None:
-    made = record([row()])
-    made.config["judges"] = {"least_accuracy": 0.8}
-    for name, value in (("bag", 0.8), ("neural", 0.79), ("broken", float("nan"))):
-        made.metrics[f"judge/{name}/balanced_accuracy"] = {"value": value}
-        made.metrics[f"judge/{name}/accuracy"] = {"value": 1.0}
-    assert deciding_judges(made) == (["bag"], ["neural", "broken"])
 
 
 def test_records_of_one_bench_differ_in_method_name_and_seed_alone() -> None:

@@ -21,7 +21,6 @@ from lit_ctg.field import run as field_run
 from lit_ctg.field.bench import Arm, Bench, Parts, facts
 from lit_ctg.field.command import combinations, complete, compose
 from lit_ctg.field.measure import Overlap, word_share
-from lit_ctg.field.methods.plain import Bare
 from lit_ctg.field.rank import deciding_judges, longest
 from lit_ctg.field.skeleton import add
 from lit_ctg.results.record import config_hash, load_records
@@ -57,13 +56,6 @@ def test_every_task_leaves_whole_records(tasks: str, field_root: Path) -> None:
             decode, classes = record.config["decode"], len(record.config["task"]["labels"])
             assert len(own) == len(strengths) * classes * decode["prompts"] * decode["samples"]
             assert not list(record.source.parent.glob("strength-*.json"))
-
-
-def test_metrics_are_those_of_the_texts(swept: Path) -> None:
-    (record,) = load_records([swept / "sentiment-log_odds"])
-    rows = [row for row in record.samples if row["strength"] == 2]
-    for judge in ("bag", "neural"):
-        assert record.metrics[f"success/{judge}@2"]["value"] == sum(row[judge] for row in rows) / len(rows)
 
 
 def test_a_record_says_what_its_judges_know_and_which_texts_are_human(swept: Path, make_bench: MakeBench) -> None:
@@ -146,15 +138,6 @@ def test_a_summary_is_counted_by_hand() -> None:
     assert field_run.summary(dear, ["bag"])["perplexity"].value == pytest.approx(math.exp(20))
     silent = [{**row, "tokens": 0} for row in rows]
     assert math.isnan(field_run.summary(silent, ["bag"])["perplexity"].value)
-
-
-def test_time_is_told_as_a_multiple_of_the_bare_models_at_the_middle_strength() -> None:
-    bench, own = Fixed(), Arm("own")
-    bench.decode_options = {**Fixed.decode_options, "prompts": 10}
-    found = field_run.seconds_ratio(bench, {"x": own, "y": Arm("two")}, Bare(strengths=[1, 2, 4]))  # type: ignore[arg-type]
-    # seconds a token: 2 * 1 / 4 and 6 * 2 / 2, then 2 * 3 / 4 and 6 * 4 / 2
-    assert found.value == pytest.approx((6 / 0.5 + 12 / 1.5) / 2) and found.n == 2
-    assert [(arm.model, strength) for arm, strength in bench.asked] == [(None, 1.0), ("own", 2.0)] * 2
 
 
 def test_a_run_is_named_after_its_task_however_that_was_named() -> None:
@@ -276,15 +259,6 @@ def test_a_failure_of_any_kind_does_not_end_a_sweep(monkeypatch: pytest.MonkeyPa
 def test_commas_are_a_sweep_and_lists_are_not() -> None:
     found = combinations(["method=bare,prefix", "method.strengths=[1,2]", "seed=0,1"])
     assert found == [[f"method={m}", "method.strengths=[1,2]", f"seed={s}"] for m in ("bare", "prefix") for s in (0, 1)]
-
-
-def test_any_model_is_given_by_its_place_or_name(swept: Path, field_root: Path) -> None:
-    assert compose(["model=a/b", "size=smoke"]).model == "a/b" and compose(["model=null"]).model is None
-    (base, *_) = sorted((swept / "parts").glob("base-*"))
-    words = ["task=keywords", "method=log_odds", "size=smoke", f"model={base}", "name=keywords-given"]
-    outcome = field_run.run(compose([*words, f"output_root={field_root}"]))
-    (record,) = load_records([outcome.folder])
-    assert record.corpus["model"] == str(base) == record.config["model"]
 
 
 def test_the_report_ranks_and_shows_texts(swept: Path, tmp_path: Path, run_cli: RunCli) -> None:

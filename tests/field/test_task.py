@@ -149,11 +149,6 @@ def test_stars_are_classes_and_three_stars_none() -> None:
     assert [e.label for e in task().examples("train", "bad")] == [e.label for e in found if e.label == "bad"]
 
 
-def test_per_label_cuts_every_class() -> None:
-    kept = task(per_label=10)
-    assert sum(len(kept.documents(split)) for split in SPLITS) == 30
-
-
 def test_books_are_dealt_by_units() -> None:
     whole = task(unit_words=4)
     units = [document.text for split in SPLITS for document in whole.documents(split)]
@@ -266,22 +261,6 @@ def test_telling_words_are_ordered_by_their_z_score_and_rare_or_short_ones_left_
                       key=score, reverse=True)  # fmt: skip
     assert len(expected) > 4 and {"five", "abc"} <= set(expected)
     assert log_odds_words(counts, "x", 99) == expected and log_odds_words(counts, "x", 3) == expected[:3]
-
-
-def test_words_are_counted_by_class() -> None:
-    found = class_counts([Example("A b a", "x"), Example("b", "y"), Example("a", None), Example("b", "x")])
-    assert found == {"x": {"a": 2, "b": 2}, "y": {"b": 1}}
-
-
-def test_the_departments_of_a_shop_are_even_on_files_of_ones_own(tmp_path: Path) -> None:
-    """A limit on documents would count one department alone: they lie one after the other."""
-    for name in ("garden", "music"):
-        lines = "".join(f"this {name} review has the number {number}\n" for number in range(500))
-        (tmp_path / f"reviews_{name}.txt").write_text(lines, encoding="utf-8")
-    cfg = compose(["task=scene", "size=smoke", "data.source=local", f"data.root={tmp_path}"])
-    dealt = build_bench(cfg).task
-    labels = Counter(dealt.label_of(document) for split in SPLITS for document in dealt.documents(split))
-    assert labels == {"garden": 150, "music": 150}
 
 
 def test_a_folder_of_ones_own_is_a_task_with_a_name_of_its_own(tmp_path: Path) -> None:
