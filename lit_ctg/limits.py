@@ -216,18 +216,21 @@ def kinds_of(hint: Any) -> set[Any]:
     return {_kind(option) for option, _ in _options(hint)}
 
 
-def check_value(key: str, value: Any, hint: Any) -> None:
-    """Refuse a value, or an element of it, that an annotation excludes; ``UserError`` names the key."""
+def check_value(key: str, value: Any, hint: Any, *, composed: bool = True) -> None:
+    """Refuse a value, or an element of it, that an annotation excludes; ``UserError`` names the key.
+
+    A value that is ``composed`` may be named or built elsewhere (``???``, ``_target_``), one of a file may not.
+    """
     options = [(option, marks, _kind(option)) for option, marks in _options(hint)]
     kinds = {kind for *_, kind in options}
-    built = isinstance(value, Mapping) and "_target_" in value  # its own class refuses it
-    missing = isinstance(value, str) and value == "???"  # named elsewhere
+    built = composed and isinstance(value, Mapping) and "_target_" in value  # its own class refuses it
+    missing = composed and isinstance(value, str) and value == "???"  # named elsewhere
     if built or missing or (object in kinds and not (isinstance(value, Real) and kinds & {int, float})):
         return
     for option, marks, kind in options:
         if kind is not object and _fits(value, option, marks, kind):
             for place, item, inner in _elements(value, option, marks, kind):
-                check_value(key + place, item, inner)
+                check_value(key + place, item, inner, composed=composed)
             return
     shown = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
     expected = dict.fromkeys(_expected(*one) for one in options if one[2] is not object)

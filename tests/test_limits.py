@@ -25,6 +25,7 @@ from lit_ctg.limits import (
     _kind,
     _options,
     check_settings,
+    check_value,
     checked,
     hints_of,
 )
@@ -156,6 +157,13 @@ def test_elements_are_named_by_their_place() -> None:
         Made(kind="oen")
     with pytest.raises(UserError, match=r"^Settings\.share=2"):
         Settings(share=2)
+
+
+def test_a_value_of_a_file_is_not_named_elsewhere() -> None:
+    for value in ("???", {"_target_": "x"}):
+        check_value("size", value, Count)
+        with pytest.raises(UserError, match=r"^size="):
+            check_value("size", value, Count, composed=False)
 
 
 def test_a_wrong_call_is_left_to_the_constructor() -> None:

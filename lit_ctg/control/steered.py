@@ -359,8 +359,7 @@ class Steered:
                 raise UserError(f"{name}: it would count the places of the soft prompt as text; leave it out")
         if not bool(mask_BT.all()) and _counts_padding(self.model):
             raise UserError(
-                "prompts of different lengths: this model counts or reads the padding between soft prompt and text; "
-                "give them one by one"
+                "prompts of different lengths: this model reads the padding after the soft prompt; give one"
             )
         length, least = (own.to_diff_dict().get(name) for name in ("max_length", "min_length"))  # of the model itself
         if length and not any(asked.get(name) for name in ("max_length", "max_new_tokens")) and not own.max_new_tokens:

@@ -154,9 +154,9 @@ def check_parts(config: Mapping[str, Any]) -> None:
         UserError: names the key.
     """
     for part in PARTS:
-        check_value(part, config.get(part), Mapping[str, Any])
+        check_value(part, config.get(part), Mapping[str, Any], composed=False)
         for key, value in config[part].items():
-            check_value(f"{part}.{key}", value, SETTINGS.get(key, Count))
+            check_value(f"{part}.{key}", value, SETTINGS.get(key, Count), composed=False)
 
 
 def combinations(words: Sequence[str]) -> list[list[str]]:
