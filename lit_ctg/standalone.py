@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import lit_ctg
 from lit_ctg.errors import UserError
@@ -52,7 +53,7 @@ def standalone(
         names: of its definitions.
         title: first line of the docstring of the file.
         also: further definitions, as (module, name).
-        without: methods to leave out of every class.
+        without: methods to leave out of every class, or ``<class>.<method>``.
 
     Raises:
         UserError: two things share a name.
@@ -138,13 +139,26 @@ def _is_module(name: str) -> bool:
 
 def _source(read: _Module, node: ast.stmt, without: Collection[str]) -> str:
     methods = node.body if isinstance(node, ast.ClassDef) else []
-    left_out = [_lines(one) for one in methods if isinstance(one, ast.FunctionDef) and one.name in without]
+    left_out = [_lines(one) for one in methods if _left_out(node, one, without)]
     kept = [number for number in _lines(node) if not any(number in one for one in left_out)]
+    checks = [_lines(one) for one in ast.walk(node) if _is_check(one)]
+    kept = [number for number in kept if not any(number in one for one in checks)]
     text = re.sub(r" *@checked\n|\(Checked\)|\bChecked, ", "", "\n".join(read.lines[number - 1] for number in kept))
     return re.sub(r"\n{3,}", "\n\n", text).rstrip()
 
 
-def _lines(node: ast.stmt) -> range:
+def _left_out(owner: Any, part: ast.stmt, without: Collection[str]) -> bool:
+    """Return whether a part of a class is a method to leave out: ``<method>`` of any class, or ``<class>.<method>``."""
+    return isinstance(part, ast.FunctionDef) and not {part.name, f"{owner.name}.{part.name}"}.isdisjoint(without)
+
+
+def _is_check(node: ast.AST) -> bool:
+    """Return whether a statement only checks a value against an annotation."""
+    call = node.value if isinstance(node, ast.Expr) else None
+    return isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "check_value"
+
+
+def _lines(node: Any) -> range:
     """Return the line numbers of a definition, including its decorators."""
     decorators = getattr(node, "decorator_list", [])
     return range(min([node.lineno, *(one.lineno for one in decorators)]), (node.end_lineno or node.lineno) + 1)
@@ -156,12 +170,14 @@ def _used(module: str, name: str, without: frozenset[str]) -> tuple[str, ...]:
     node = _read(module).definitions[name]
     if not isinstance(node, ast.ClassDef):
         return tuple(_names(node))
-    kept = [one for one in node.body if not (isinstance(one, ast.FunctionDef) and one.name in without)]
+    kept = [one for one in node.body if not _left_out(node, one, without)]
     return tuple(used for part in [*node.bases, *node.keywords, *node.decorator_list, *kept] for used in _names(part))
 
 
 def _names(node: ast.AST) -> Iterator[str]:
     """Yield the names that a definition uses at run time; for an attribute of a name, both ``a.b`` and ``a``."""
+    if _is_check(node):
+        return
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
         yield f"{node.value.id}.{node.attr}"
         return

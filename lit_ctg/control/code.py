@@ -21,7 +21,8 @@ PRESENT = {"torch", "numpy", "transformers", "safetensors"}  # with any Hugging 
 # others that a control may ask for: import -> package
 PACKAGES = {"scipy": "scipy", "sklearn": "scikit-learn", "pyarrow": "pyarrow", "yaml": "pyyaml", "entmax": "entmax"}
 _GENERATE = "lit_ctg.control.custom_generate"
-_HUB = ("save_pretrained", "from_pretrained", "push_to_hub")  # they are for bundles of an installed lit_ctg
+# for an installed lit_ctg: bundles of the hub, tokenizers by name
+_INSTALLED = ("save_pretrained", "from_pretrained", "push_to_hub", "HuggingFaceTokenizer.__init__")
 _ENTRY = """
 
 def generate(model, **arguments):
@@ -56,7 +57,9 @@ def source_of(kind: type[Control]) -> str:
         UserError: it does not fit into one file, see ``standalone``.
     """
     title = f"A control of the kind {kind.kind} in `model.generate(custom_generate=<this bundle>, ...)`."
-    source = standalone(kind.__module__, [kind.__name__], title, also=[(_GENERATE, "generate_under")], without=_HUB)
+    source = standalone(
+        kind.__module__, [kind.__name__], title, also=[(_GENERATE, "generate_under")], without=_INSTALLED
+    )
     return source + _ENTRY.format(kind=kind.__name__)
 
 

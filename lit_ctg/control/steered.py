@@ -25,7 +25,7 @@ from lit_ctg.errors import UserError, check_known, check_number, check_whole, on
 
 Prompts = str | Sequence[str] | Sequence[Sequence[int]] | Tensor | Mapping[str, Tensor]
 # options of generate that propose several tokens at once or run the network outside the rows
-FOREIGN = {
+UNSUPPORTED = {
     "assistant_model": "assisted decoding",
     "prompt_lookup_num_tokens": "prompt lookup",
     "custom_generate": "another decoding loop",
@@ -453,7 +453,7 @@ class Steered:
 
     def _check_options(self, options: Mapping[str, Any], seed: int | None) -> None:
         own = self.model.generation_config  # what it sets, ``generate`` takes where nothing else is asked for
-        for name, what in FOREIGN.items():
+        for name, what in UNSUPPORTED.items():
             if options.get(name, getattr(own, name, None)) not in HARMLESS.get(name, (None,)):
                 where = "leave it out" if name in options else "take it out of the model's generation_config (.json)"
                 raise UserError(f"{name}: controls cannot follow {what}; {where}")

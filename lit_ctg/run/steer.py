@@ -17,7 +17,7 @@ from lit_ctg.control import Control, Steered
 from lit_ctg.control.base import added_ids
 from lit_ctg.control.bundle import load as load_control
 from lit_ctg.control.bundle import register_ours
-from lit_ctg.control.steered import FOREIGN, NUMBERS, OF_THE_PROMPT, SWITCHES, TOKENS, WHOLE
+from lit_ctg.control.steered import NUMBERS, OF_THE_PROMPT, SWITCHES, TOKENS, UNSUPPORTED, WHOLE
 from lit_ctg.core.chat import chat_ids, check_messages, quoted_special, text_ids
 from lit_ctg.data.huggingface_tokenizer import load as load_tokenizer
 from lit_ctg.errors import UserError, within
@@ -30,7 +30,7 @@ from lit_ctg.terminal import Console
 
 # options of ``generate`` that are plain values and change the texts; what no control can follow is refused later
 OPTIONS = {
-    *(*WHOLE, *NUMBERS, *SWITCHES, *TOKENS, *FOREIGN),
+    *(*WHOLE, *NUMBERS, *SWITCHES, *TOKENS, *UNSUPPORTED),
     *("bad_words_ids", "sequence_bias", "stop_strings", "top_h", "early_stopping", "cache_implementation"),
     *("max_new_tokens", "do_sample"),
 }
