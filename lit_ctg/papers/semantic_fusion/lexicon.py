@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import importlib.util
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -283,8 +284,15 @@ class WordFinder(nn.Module):
         return word_BT, length_BT
 
 
+# characters of Thai, Lao, Burmese, Khmer, Japanese and Chinese
+UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
+
+
 class Speller:
-    """A tokenizer's spellings of words: with and without a space before, in lower case, capitalised, in capitals."""
+    """A tokenizer's spellings of words: with and without a space before, in lower case, capitalised, in capitals.
+
+    Words of scripts that put no spaces between words (``UNSPACED``) are spelled without, and begin anywhere.
+    """
 
     def __init__(self, vocabulary: Any) -> None:
         self.vocabulary = vocabulary
@@ -295,15 +303,21 @@ class Speller:
         # as read, not as stored (a line end of a byte-level tokenizer is stored as a letter)
         texts = list(tokens) if self.by_word else [vocabulary.decode([number]) for number in range(len(tokens))]
         # a mark such as "." neither continues a word nor lets one continue after it
-        begins = [self.by_word or mark or not text[:1].isalnum() for mark, text in zip(marked, texts, strict=True)]
+        begins = [
+            self.by_word or mark or not text[:1].isalnum() or bool(UNSPACED.match(text))
+            for mark, text in zip(marked, texts, strict=True)
+        ]
         self.begins_V = torch.tensor(begins)
-        self.ends_open_V = torch.tensor([not self.by_word and text[-1:].isalnum() for text in texts])
+        self.ends_open_V = torch.tensor(
+            [not self.by_word and text[-1:].isalnum() and not UNSPACED.match(text[-1:]) for text in texts]
+        )
         self.unknown = getattr(vocabulary, "unknown_id", None)
 
     def spell(self, word: str) -> tuple[tuple[int, ...], ...]:
         """Return the id sequences of a word inside a text, each once."""
         forms = dict.fromkeys((word, word.capitalize(), word.upper()))
-        texts = [text for form in forms for text in ((form,) if self.by_word else (f" {form}", form))]
+        alone = self.by_word or UNSPACED.match(word)
+        texts = [text for form in forms for text in ((form,) if alone else (f" {form}", form))]
         found = []
         for ids in map(tuple, ids_behind(self.vocabulary, "" if self.by_word else "(", texts)):
             # some tokenizers lose the space or fold case: decoding must return the word

@@ -5,6 +5,7 @@ Lexicons and grammars as controls of any tokenizer against readings of the text.
 
 from __future__ import annotations
 
+import random
 import re
 from types import SimpleNamespace
 from typing import Any
@@ -303,3 +304,22 @@ def test_a_feature_channel_is_a_share_of_the_way_and_skips_padding(word_model: A
     assert torch.equal(found_BTD[3], embedded_BTD[3]) and torch.equal(padded_BTD[:, 0], embedded_BTD[:, 0])
     torch.testing.assert_close(newest_B1D, found_BTD[:, -1:])
     assert torch.equal(table(ids_BT), embedded_BTD)
+
+
+def test_words_without_spaces_between_them_begin_anywhere() -> None:
+    """A tokenizer that has the characters: no blank is raised, and a word may follow a character without one."""
+    characters, generator = list("\u4eca\u5929\u597d\u7f8e\u4e3d\u574f"), random.Random(0)
+    tokenizer = make_bytes(["".join(generator.choices(characters, k=40)) for _ in range(40)], 257 + 12)
+    assert len(tokenizer("\u4eca\u5929\u574f").input_ids) == 3
+    words = ["\u597d", "\u7f8e\u4e3d", "\u574f"]
+    control = LexiconSteering(Lexicon.of(words, {"polarity": [1, 1, -1], "strength": [0, 0, 0]}, ["", "", ""]))
+    control.bind(tokenizer)
+    rule = control.rule(control.values({"strength": 6, "to_polarity": 1}, 1), Prefix())
+    before = tokenizer("\u4eca\u5929").input_ids
+    for word, gain in zip(words, (6, 6, -6), strict=True):
+        got, ids = 0.0, tokenizer(f"\u4eca\u5929{word}").input_ids[len(before) :]
+        for place, token in enumerate(ids):
+            gains_V = rule(torch.tensor([before + ids[:place]]), torch.zeros(1, len(tokenizer)))[0]
+            assert not any(tokenizer.decode([number]).startswith(" ") for number in (gains_V > 0).nonzero().flatten())
+            got += float(gains_V[token])
+        assert got == pytest.approx(gain), word
