@@ -76,30 +76,6 @@ def test_figure_1_has_a_panel_a_model_with_printed_and_both_regimes(tables) -> N
         assert [len(curve) for curve in curves(panel)] == [6, 6, 6]
 
 
-@pytest.mark.long
-def test_confusion_has_printed_hard_control_and_our_paths(tables) -> None:
-    titles = [chart.about for chart in plots_for(tables["table_3"])]
-    assert len(titles) == 8
-    for name, drawn in (("Hard control, printed", True), ("Feature-channel control, corrected", True),
-                        ("Feature-channel control, as published", False)):  # fmt: skip
-        assert any(name in title for title in titles) == drawn
-
-
-def test_ood_bars_show_printed_and_what_the_sampler_alone_gives(tables) -> None:
-    (chart,) = plots_for(tables["table_4"])
-    assert kinds(chart).count("printed") == 2 and kinds(chart).count("expected") == 4
-    assert ("expected", "expected: sampler alone") in legend_for(tables["table_4"])
-
-
-def test_sections_become_charts(tables) -> None:
-    assert len(plots_for(tables["table_control"])) == 3
-    assert "percent" not in "".join(chart.about for chart in plots_for(tables["table_6"]))
-
-
-def test_tables_without_plot_have_none(tables) -> None:
-    assert plots_for(tables["table_1"]) == []
-
-
 def table_of(tmp_path: Path, text: str, values: dict[str, float], make_record) -> Table:
     record = make_record("main", "corrected", 1)
     entry = {"unit": "", "direction": "lower", "n": 1, "ci95": None, "version": 1}
@@ -170,18 +146,6 @@ rows:
 
     assert axis(own, []) != axis(committed, [])
     assert axis(own, [committed]) == axis(committed, [own])
-
-
-def test_factors_begin_at_one(make_record, tmp_path) -> None:
-    text = """
-plot: {kind: bars, y: factor, log: true, base: 1}
-rows:
-  - {unit: factor, label: raised, metric: raised}
-  - {unit: factor, label: lowered, metric: lowered}
-"""
-    table = table_of(tmp_path, text, {"raised": 4.0, "lowered": 0.25}, make_record)
-    (chart,) = plots_for(table)
-    assert [(bar.get_x(), bar.get_x() + bar.get_width()) for bar in axes_of(chart).patches] == [(1, 4.0), (1, 0.25)]
 
 
 def test_figure_6_shows_words_before_and_after(make_record, tmp_path, monkeypatch) -> None:
@@ -278,23 +242,6 @@ def test_no_interval_below_three_seeds(make_record, seeds: int) -> None:
 @pytest.fixture
 def results(write_records) -> Results:
     return results_for("semantic_fusion", record_dirs=[write_records()])
-
-
-def test_a_sheet_holds_every_panel_and_its_legend(results: Results) -> None:
-    sheet = pictures([results])["figure_1"]
-    table = next(table for table in results.tables if table.spec.name == "figure_1")
-    assert [chart.about for chart in sheet.charts] == [chart.about for chart in plots_for(table)]
-    assert {"printed", "as published (95% interval)"} <= {words for _, words in sheet.legend}
-    svg = sheet.render().decode()
-    assert all(f">{title}</text>" in svg for title in ("Fusion", "Baseline", "printed")) and table.title in svg
-
-
-@pytest.mark.long
-def test_the_headline_is_the_panel_that_the_manifest_names(results: Results) -> None:
-    table = next(table for table in results.tables if table.spec.name == "figure_1")
-    panel, sheet = panels_for(table)["Fusion"], pictures([results])["headline"]
-    assert panel is not None and [chart.about for chart in sheet.charts] == [panel.about]
-    assert sheet.about.startswith("semantic fusion: Figure 1")
 
 
 def test_other_files_of_the_folder_stay(results: Results, tmp_path: Path) -> None:
@@ -452,17 +399,6 @@ def test_values_that_are_no_numbers_make_no_panel(make_record, tmp_path) -> None
     assert panels_for(table) == {"a": None}
 
 
-def test_bars_have_three_digits_at_most(make_record, tmp_path) -> None:
-    text = """
-plot: {kind: bars, x: rate}
-rows:
-  - {unit: rate, label: one, metric: one, digits: 5}
-  - {unit: rate, label: two, metric: two, digits: 1}
-"""
-    (chart,) = plots_for(table_of(tmp_path, text, {"one": 0.123456, "two": 0.654321}, make_record))
-    assert words(chart) == ["one", "0.123", "two", "0.7"]
-
-
 def test_a_rule_is_inside_its_frame(make_record, tmp_path) -> None:
     table = table_of(tmp_path, CURVE, {"one": 5.0, "two": 6.0}, make_record)
     assert limits(plots_for(table)[0])[0] > 4
@@ -491,15 +427,6 @@ rows:
     assert chart is not None and curves(chart) == [[(1.0, 0.1), (3.0, 0.2), (most, 0.3)]]
     ax = axes_of(chart)
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("Across (log scale)" if log else "Across", "Up")
-
-
-def test_a_curve_has_its_intervals(make_record, tmp_path) -> None:
-    table = table_of(tmp_path, CURVE, {"one": 5.0, "two": 6.0}, make_record)
-    cells = [dataclasses.replace(row.cells["corrected"], interval=(4.0, 7.0)) for row in table.rows]
-    rows = [dataclasses.replace(row, cells={**row.cells, "corrected": cell})
-            for row, cell in zip(table.rows, cells, strict=True)]  # fmt: skip
-    (chart,) = plots_for(dataclasses.replace(table, rows=tuple(rows)))
-    assert len(axes_of(chart).collections[0].get_paths()) == 1
 
 
 def test_series_of_pairs_have_colours_of_their_own(make_record, tmp_path) -> None:
@@ -540,29 +467,3 @@ rows:
         assert [label.get_text() for label in ax.get_xticklabels()] == ["r", "s", "t"]
         assert [label.get_text() for label in ax.get_yticklabels()] == ["p", "q"]
         assert [word.split(" ")[0] for word in words(chart)] == list("123456")
-
-
-def test_files_say_their_size_where_there_are_several(make_record, tmp_path: Path, monkeypatch) -> None:
-    """And only the regimes that were run are in the legend of the curves."""
-    monkeypatch.chdir(tmp_path)
-    points = [[1, 9.0], [2, 8.0]]
-    for size in ("paper", "small"):
-        write_record(one_seed(make_record, "main", "corrected", points, size=size), tmp_path / "o" / size / "run.json")
-    sizes = all_results("semantic_fusion", None, [tmp_path / "o"], "auto")
-    found = pictures(sizes)
-    assert found["training"].about == "semantic fusion: training curves, size paper"
-    assert found["small_training"].about == "semantic fusion: training curves, size small"
-    assert "size paper" in found["headline"].about and "small_headline" not in found
-    assert [kind for kind, _ in found["training"].legend] == ["corrected"]
-    assert all(", size" not in sheet.about for sheet in pictures(sizes[:1]).values())
-    # where they go, and what is told
-    monkeypatch.setattr(figure, "pictures", lambda sizes: found)
-    monkeypatch.setattr(figure, "gather", lambda *words, **options: (sizes, ["x: left out: why"]))
-    own = "outputs/figures/semantic_fusion"
-    for paper, out, folder in (("semantic_fusion", None, own), ("semantic_fusion", "a", "a"),
-                               ("all", "b", "b/semantic_fusion"), (None, None, own)):  # fmt: skip
-        console = Console(file=StringIO(), width=200)
-        assert main(paper, out=out, console=console) == 0
-        told = console.file.getvalue()  # type: ignore[attr-defined] # a StringIO
-        assert told.splitlines() == [f"semantic_fusion: {len(found)} figures in {folder}", "x: left out: why"]
-        assert {path.name for path in (tmp_path / folder).iterdir()} == {f"{name}.svg" for name in found}

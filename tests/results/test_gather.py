@@ -73,12 +73,6 @@ def test_hard_control_and_confusion(results: Results) -> None:
     assert row.cells["as_published"].verdict.label == "met by an untrained model"
 
 
-def test_channel_control_applies_to_corrected_only(results: Results) -> None:
-    row = find(results, "table_control", "positive: feature channel", "Adjective")
-    assert row.cells["as_published"] is None
-    assert row.cells["corrected"].mean > 0.7
-
-
 def test_figure_reads_the_history(results: Results) -> None:
     row = find(results, "figure_1", "Fusion, epoch 1")
     assert row.printed.value == 5.474
@@ -86,12 +80,6 @@ def test_figure_reads_the_history(results: Results) -> None:
     assert find(results, "figure_1", "Fusion, epoch 2").cells["corrected"].verdict.label == "other metric"
     assert find(results, "figure_1", "Fusion, epoch 3").cells["corrected"].verdict.label == "impossible"
     assert find(results, "figure_1", "Difference at epoch 1").printed.text == "−2.872"
-
-
-def test_missing_runs_are_visible_holes(results: Results) -> None:
-    cell = find(results, "table_ablation", "no gate", "Perplexity").cells["corrected"]
-    assert cell.hole == "not run: ablation_no_gate"
-    assert cell.verdict.label == "not run"
 
 
 def test_no_records_at_all_is_a_table_of_holes(tmp_path: Path) -> None:
@@ -107,57 +95,6 @@ def test_every_cell_with_a_printed_number_has_a_verdict(results: Results) -> Non
         for row in table.rows:
             if row.printed is not None and row.printed.value is not None:
                 assert all(cell is None or cell.verdict is not None for cell in row.cells.values()), row.spec.label
-
-
-@pytest.mark.long
-def test_ones_own_records_go_first_and_it_is_told_whose_they_are(write_records, tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    committed = results_for(PAPER)
-    assert committed.origin == "the committed records" and len(committed.pool.records()) > 50
-    write_records(("main",), seeds=(7,))
-    own = results_for(PAPER)
-    assert {record.seed for record in own.pool.records()} == {7}
-    assert own.origin.startswith("your own runs in outputs (the committed ones: records=")
-    assert own.notes[0].startswith("Records: your own runs in outputs") and "2 runs, size paper, seed 7" in own.notes[0]
-    assert results_for(PAPER, size="small").origin == "the committed records", "no run of one's own has that size"
-    (table,) = [table for table in results_for(PAPER).tables if table.spec.name == "table_1"]
-    row = next(row for row in table.rows if row.spec.label == "Baseline, PPL")
-    assert row.cells["corrected"].hole == "not run: baseline", "not mixed with the committed ones"
-    row = next(row for row in table.rows if row.spec.label == "Fusion, PPL")
-    assert row.cells["as_published"].verdict.reason == "fewer than 3 seeds"
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("fmt", ["text", "md", "latex", "csv"])
-def test_command_writes_every_format(write_records, tmp_path: Path, capsys, fmt: str) -> None:
-    folder = str(write_records())
-    out = tmp_path / f"table.{fmt}"
-    assert table_command(PAPER, format=fmt, records=[folder], out=out, console=Console(file=StringIO())) == 0
-    assert "2.249" in out.read_text(encoding="utf-8")
-    table_command("all", format=fmt, records=[folder], console=Console(file=StringIO()))
-    everything = capsys.readouterr().out
-    # the tables of every paper, this one's among them
-    assert "2.249" in everything and len(everything) > len(out.read_text(encoding="utf-8"))
-
-
-def test_rows_nobody_ran_nor_printed_are_one_line(make_record) -> None:
-    def row(label: str, section: str, hole: str | None, printed: Printed | None = None) -> Row:
-        return Row(RowSpec(label, section=section), printed, {"corrected": Cell(hole=hole, values={1: 1.0})})
-
-    rows = (
-        *(row(f"a{n}", "A", "not run: x") for n in range(6)),
-        *(row(f"b{n}", "B", "not run: x") for n in range(2)),
-        row("c", "B", None),
-        *(row(f"d{n}", "D", "not run: x", Printed(1.0, "1")) for n in range(4)),
-    )
-    table = Table(TableSpec(PAPER, "table_x", "T", "", "", tuple(one.spec for one in rows)), "small", rows)
-    shown = shown_rows(table.rows)
-    assert isinstance(shown[0], Gap) and shown[0].words == "6 rows not run: a0; a1; ...; a5"
-    assert [one.spec.label for one in shown[1:4]] == ["b0", "b1", "c"]
-    assert shown[4].words == "4 rows not run: x. Printed: d0: 1; d1: 1; d2: 1; d3: 1"
-    for fmt in ("md", "latex", "text"):
-        assert "6 rows not run" in render(table, fmt) and "d3: 1" in render(table, fmt)
-    assert render(table, "csv").count("not run: x") >= 12
 
 
 def test_gaps_keep_what_is_printed_apart_by_reason_and_join_whole_sections() -> None:
@@ -181,36 +118,6 @@ def test_gaps_keep_what_is_printed_apart_by_reason_and_join_whole_sections() -> 
     ], "the same labels twice would not tell the rows apart"  # fmt: skip
     assert shown(*whole[:3], row("impossible one", "S", a, IMPOSSIBLE))[1] == ("S", "impossible one")
     assert shown(*whole[:2]) == [("S", "S0"), ("S", "S1")]
-
-
-def test_notes_say_by_what_rows_were_judged(make_record, tmp_path: Path) -> None:
-    folder = tmp_path / "experiments" / "mine"
-    (folder / "tables").mkdir(parents=True)
-    (folder / "paper.yaml").write_text("title: mine\n")
-    (folder / "numbers.csv").write_text("paper,table,row,column,value,unit,note\n,1,a,x,2.0,,\n")
-    row = "printed: {row: a, column: x}, metric: m, regimes: [corrected]"
-    rows = [
-        f"{{label: A, {row}, margin: {{relative: 0.1, why: one}}, other: 'any size: a property of the corpus'}}",
-        f"{{label: B, {row}, margin: {{relative: 0.2, why: two}}, repeats: Table 9}}",
-        "{label: C, metric: m, regimes: [corrected], combine: difference, terms: [{}, {experiment: gone}], "
-        "claim: less, too_small: {below: 0.02, why: one n-gram}}",
-        *(f"{{label: D{n}, metric: m, experiment: gone{n}}}" for n in range(7)),
-        "{label: E, metric: m, experiment: nobody, not_run: no weights}",
-    ]
-    (folder / "tables" / "t.yaml").write_text("title: T\ntable: 1\nrows:\n" + "".join(f"  - {one}\n" for one in rows))
-    record = make_record("main", "corrected", 1)
-    record.paper, record.metrics = "mine", {"m": {**record.metrics["val/perplexity"], "value": 2.0}}
-    found = results_for("mine", tmp_path / "experiments", [], "paper", extra=[record])
-    notes = found.tables[0].notes
-    assert notes[0] == "Margin: (a) 10% of the number (one); (b) 20% of the number (two)."
-    assert notes[1:] == (
-        "Too small to tell below 0.02: one n-gram.",
-        "Judged at any size: a property of the corpus.",
-        "Some rows repeat Table 9 and are not counted again.",
-    )
-    (missing,) = [note for note in found.notes if note.startswith("Missing runs")]
-    assert ": gone, gone0, gone1, gone2, gone3, gone4 and 2 more. lit-ctg" in missing and "nobody" not in missing
-    assert found.origin == "" and results_for("mine", tmp_path / "experiments", []).size == "small"
 
 
 def test_every_size_that_was_run_has_its_tables_except_smoke(make_record, tmp_path: Path, monkeypatch) -> None:
@@ -288,14 +195,6 @@ def test_a_run_is_held_against_the_committed_one_of_its_seed(make_record, tmp_pa
     assert told() == [f"{start}2 of {count} numbers differ, most of all floor/perplexity (50%)."]
     assert twins(RecordPool(own[2:], PAPER, "paper"), committed, None) == []
     assert twins(RecordPool(load_records([committed]), PAPER, "paper"), committed, None) == [], "not with themselves"
-
-
-def test_missing_runs_are_named_with_the_command_that_makes_them(tmp_path: Path, write_records) -> None:
-    *_, note = results_for(PAPER, record_dirs=[tmp_path / "nothing"]).notes
-    assert note.startswith("Missing runs (in one regime at least): baseline, main")
-    assert f"lit-ctg reproduce paper={PAPER} size=small makes those" in note
-    *_, note = results_for(PAPER, record_dirs=[write_records()]).notes
-    assert " main," not in note and "size=paper" in note
 
 
 @pytest.mark.parametrize(
@@ -395,26 +294,6 @@ def test_a_broken_paper_is_left_out_with_one_line(tmp_path: Path, write_records,
     shutil.rmtree(root / PAPER)
     with pytest.raises(UserError, match="bad_yaml"):
         gather("all", root=root)
-
-
-@pytest.mark.long
-def test_a_fresh_run_is_held_against_the_committed_one_of_its_seed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data = data_of(records_of(PAPER, "main")[0])
-    folder = tmp_path / "outputs" / "main"
-    folder.mkdir(parents=True)
-    (folder / "run.json").write_text(json.dumps(data), encoding="utf-8")
-    note = results_for(PAPER, record_dirs=[tmp_path / "outputs"]).notes[1]
-    assert note.startswith("1 of 1 runs have a committed one of the same seed beside them: all ")
-    data["metrics"]["val/perplexity"]["value"] *= 1.1
-    (folder / "run.json").write_text(json.dumps(data), encoding="utf-8")
-    note = results_for(PAPER, record_dirs=[tmp_path / "outputs"]).notes[1]
-    assert re.search(r": 1 of \d+ numbers differ, most of all val/perplexity \(10%\)", note)
-    # where there are no runs of one's own
-    (elsewhere := tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(elsewhere)
-    assert "of the same seed" not in " ".join(results_for(PAPER).notes)
 
 
 def pooled_rows(

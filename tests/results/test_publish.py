@@ -122,74 +122,11 @@ headline:
 """
 
 
-@pytest.fixture
-def papers_of_ours(tmp_path: Path, make_record) -> Path:
-    """Two papers of three rows: ``mine`` was run at two sizes, nobody ran its C; ``empty`` never was."""
-    root = tmp_path / "experiments"
-    for paper in ("empty", "mine"):
-        (root / paper / "tables").mkdir(parents=True)
-        named = "".join(f"    - {{table: t, section: '', label: {row}, says: row {row}}}\n" for row in ROWS)
-        (root / paper / MANIFEST).write_text(HEAD.format(paper=paper) + named)
-        (root / paper / "numbers.csv").write_text("paper,table,row,column,value,unit,note\n,1,A,x,2.0,,\n")
-        printed = ", printed: {row: A, column: x}, margin: {relative: 0.1, why: one}"
-        rows = "".join(
-            f"  - {{label: {row}, metric: {row.lower()}, experiment: {'gone' if row == 'C' else 'main'}, "
-            f"regimes: [corrected]{printed * (row == 'A')}}}\n"
-            for row in ROWS
-        )
-        (root / paper / "tables" / "t.yaml").write_text(f"title: T\ntable: 1\nrows:\n{rows}")
-    for size, values in (("paper", {"a": 2.0}), ("small", {"a": 4.0, "b": 6.0})):
-        record = make_record("main", "corrected", 1, size)
-        entry = record.metrics["val/perplexity"]
-        record.paper, record.metrics = "mine", {name: {**entry, "value": value} for name, value in values.items()}
-        write_record(record, root / "mine" / "records" / "main" / f"corrected-{size}-seed1.json")
-    counted = make_record("counts_main", "corrected", 1, "paper")
-    counted.paper = "mine"
-    write_record(counted, root / "mine" / "records" / "counts_main" / "corrected-paper-seed1.json")
-    return root
-
-
 def test_a_record_cannot_say_where_its_evaluation_goes(make_record, tmp_path: Path) -> None:
     record = make_record("../../main", "corrected", 7)
     with pytest.raises(UserError, match=r"its name is '\.\./\.\./main', not a plain name"):
         write_evaluations([record], tmp_path / "deep" / "eee")
     assert not list(tmp_path.rglob("*.json"))
-
-
-def test_evaluations_of_all_papers_say_which_were_left_out(papers_of_ours: Path, monkeypatch) -> None:
-    results, _ = gather("mine", "paper", root=papers_of_ours)
-    monkeypatch.setattr(publish, "gather", lambda *words: (results, ["x: left out: why"]))
-    console = Console(file=StringIO(), width=200)
-    assert table_command("all", format="eee", out=papers_of_ours / "eee", console=console) == 0
-    told = console.file.getvalue()  # type: ignore[attr-defined] # a StringIO
-    assert told.splitlines()[0].startswith("written: ") and told.splitlines()[1:] == ["x: left out: why"]
-
-
-def test_several_sizes_of_a_paper_say_theirs(papers_of_ours: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Notes, and what was left out, are told once: where a table is not all that is printed also on the terminal."""
-    results, _ = gather("mine", "all", root=papers_of_ours)
-    assert [one.size for one in results] == ["paper", "small"]
-    for chosen, titles in ((results, ["T (size paper)", "T (size small)"]), (results[:1], ["T"])):
-        monkeypatch.setattr(publish, "gather", lambda *words, chosen=chosen: (chosen, ["x: left out: why"]))
-        for fmt, out in (("md", None), ("csv", None), ("md", papers_of_ours / "out"), ("csv", papers_of_ours / "out")):
-            console = Console(file=StringIO(), width=200)
-            assert table_command("mine", format=fmt, out=out, console=console) == 0
-            told = console.file.getvalue()  # type: ignore[attr-defined] # a StringIO
-            text = capsys.readouterr().out if out is None else out.read_text(encoding="utf-8")
-            assert ("x: left out: why" in told) == (fmt == "csv" or out is not None)
-            if fmt == "md":
-                text = text.replace("\\", "")
-                assert [line[4:] for line in text.splitlines() if line.startswith("### ")][:-1] == titles
-                assert "x: left out: why" in text and "Records: " in text
-
-
-def test_verdicts_of_a_report_are_told_by_regime_and_kind(papers_of_ours: Path) -> None:
-    results, _ = gather("mine", "paper", root=papers_of_ours)
-    (first, *_) = [node for node in _nodes(json.loads(serialised(wandb_report(results[0], "me", "ours"))))
-                   if "none judged" in str(node.get("content"))]  # fmt: skip
-    lines = "".join(first["content"]).splitlines()
-    assert lines == ["- As published, claims: none judged", "- As published, printed numbers: none judged",
-                     "- Corrected, claims: none judged", "- Corrected, printed numbers: 1 undecided"]  # fmt: skip
 
 
 # required keys of eval.schema.json 0.3.0, by where they stand
@@ -287,16 +224,6 @@ def _nodes(node: Any) -> Any:
         yield node
     for inner in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
         yield from _nodes(inner)
-
-
-def test_the_packages_own_schema_holds(make_record) -> None:
-    schemas = pytest.importorskip("every_eval_ever.schemas", reason="every-eval-ever asks for Python 3.12")
-    jsonschema = pytest.importorskip("jsonschema")
-    schema = json.loads((Path(schemas.__file__).parent / "eval.schema.json").read_text(encoding="utf-8"))
-    found = evaluation(make_record("main", "corrected", 111))
-    check = jsonschema.Draft202012Validator(schema)
-    assert list(check.iter_errors(found)) == []
-    assert list(check.iter_errors({**found, "evaluation_results": "none"})), "the schema refuses nothing"
 
 
 def test_the_command_writes_a_file_a_run(tmp_path: Path, write_records, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,15 +77,6 @@ def test_markdown_is_a_rectangle(tables) -> None:
     assert all(f"| {label} |" in text for label in LABELS), "the legend"
 
 
-def test_tables_of_ours_have_no_printed_column(tables) -> None:
-    assert "Printed" not in render(tables["table_ablation"], "md")
-    assert "As published" not in render(tables["table_ablation"], "md")
-    lines = [line for line in render(tables["table_ablation"], "md").splitlines() if line.startswith("|")]
-    assert lines[0].count("|") == lines[1].count("|"), "an alignment for every column"
-    wrapped = r">{\raggedright\arraybackslash}p{%s\linewidth}"
-    assert rf"\begin{{longtable}}{{{wrapped % 0.2}rrc{wrapped % 0.11}}}" in render(tables["table_ablation"], "latex")
-
-
 def test_latex_is_balanced_and_escaped(tables) -> None:
     for table in tables.values():
         text = render(table, "latex")
@@ -101,20 +92,6 @@ def test_latex_is_balanced_and_escaped(tables) -> None:
             if "multicolumn" not in line:
                 assert len(re.findall(r"(?<!\\)&", line)) == columns - 1, line
         assert not re.search(r"(?<!\\)[%#_]", body)
-
-
-def test_latex_names_no_run_in_a_cell(tables) -> None:
-    text = render(tables["table_1"], "latex")
-    body, _ = text.split(r"\end{longtable}")
-    assert "not run: main" not in body and "not run: baseline" not in body
-    # generated texts wrap
-    texts = render(tables["table_5"], "latex")
-    assert r"p{0.16\linewidth}" in texts and r"p{0.16\linewidth}" not in text
-
-
-def test_escapes() -> None:
-    assert escape_latex(r"50% a_b \x & {y}") == r"50\% a\_b \textbackslash{}x \& \{y\}"
-    assert escape_markdown("a|b <script> *x*\nc") == r"a\|b \<script\> \*x\*<br>c"
 
 
 @pytest.mark.parametrize("fmt", ["md", "latex", "text"])
@@ -139,13 +116,6 @@ def test_csv_has_full_precision_and_one_row_a_row(tables) -> None:
     assert (line["as_published_n"], line["printed"], line["unit"]) == ("5", "2.152", "perplexity")
     assert line["corrected_value"] == ""
     assert line["corrected_reason"].startswith("not run: main")
-
-
-def test_text_shows_numbers_holes_and_verdicts(tables) -> None:
-    text = render(tables["table_1"], "text")
-    assert "2.152" in text and re.search(r"n=5  CV\* [\d.]+ \([\d.]+\)\s+undecided", text) and "impossible" in text
-    assert "not run: main" in text
-    assert max(map(len, text.splitlines())) <= 120
 
 
 def test_sample_texts_are_not_read_as_markup(tables) -> None:
@@ -286,13 +256,6 @@ def test_a_reason_of_many_rows_is_told_once() -> None:
     ]  # fmt: skip
 
 
-def test_a_claim_s_verdict_tells_its_size() -> None:
-    cells = [Cell({1: 1.0}, 1.0, verdict=Verdict(label, "why")) for label in (SUPPORTED, CANNOT_DECIDE)]
-    rows = [row_of(cell.verdict.label, None, None, cell, claim="less") for cell in cells if cell.verdict is not None]
-    _, lines = flat(table_of(*rows, size="small"))
-    assert [line[-1] for line in lines] == ["supported at size small", "cannot decide: why"]
-
-
 def test_a_latex_table_line_by_line() -> None:
     lines = latex_table(hand_made()).splitlines()
     wide = r">{\raggedright\arraybackslash}p{%s\linewidth}"
@@ -408,19 +371,6 @@ def test_verdicts_in_words(verdict: Verdict, options: dict, size: str, words: st
     assert verdict_text(ours, Cell(hole="gone", verdict=Verdict(NOT_RUN))) == NOT_RUN
 
 
-def test_where_a_printed_number_is_impossible_is_told_unless_everywhere() -> None:
-    def told(reasons: dict[str, str], cells: dict[str, Cell | None]) -> str:
-        found = {regime: Verdict(IMPOSSIBLE, why) for regime, why in reasons.items()}
-        return impossible_text(Row(RowSpec("r"), Printed(1.0, "1"), cells, found))
-
-    both: dict[str, Cell | None] = {"as_published": Cell(), "corrected": Cell()}
-    assert told({}, both) == ""
-    assert told({"corrected": "too low"}, both) == "impossible (corrected): too low"
-    assert told({"as_published": "too low", "corrected": "too low"}, both) == "impossible: too low"
-    assert told({"as_published": "a", "corrected": "b"}, both) == "impossible: a; b"
-    assert told({"corrected": "too low"}, {**both, "as_published": None}) == "impossible: too low"
-
-
 def test_rows_without_a_number_keep_their_reason() -> None:
     def row(label: str, hole: str, other: str = "", printed: str | None = None) -> Row:
         return row_of(label, printed, Cell(hole=hole), Cell(hole=other or hole))
@@ -455,12 +405,6 @@ def test_only_whole_sections_that_lack_the_same_are_joined() -> None:
     assert shown(*gone("S"), *gone("T"), row_of("r", "1", None, full_cell(), section="T")) == [s, t, "r"]
 
 
-def test_a_verdict_s_colour_says_whether_it_is_good() -> None:
-    assert STYLES[REPRODUCED] == STYLES[SUPPORTED] == "green"
-    assert STYLES[NOT_REPRODUCED] == STYLES[CONTRADICTED] == "red"
-    assert STYLES[UNDECIDED] == STYLES[CANNOT_DECIDE] == "yellow"
-
-
 def test_columns_of_long_words_wrap_and_others_do_not() -> None:
     def columns(label: str, printed: str, texts: str) -> str:
         heading = "a heading that is longer than any number"
@@ -473,14 +417,3 @@ def test_columns_of_long_words_wrap_and_others_do_not() -> None:
     assert columns("r" * 30, "1", "t" * 24) == f"<0.2>r{own}{own}"
     assert columns("r", "1" * 25, "t") == f"<0.2><0.1>{own}{own}"
     assert columns("r", "1", "t" * 25) == f"<0.2>r{own}<0.16>rc<0.11>"
-
-
-def test_a_hole_that_occurs_twice_has_one_number() -> None:
-    holes = ("not run: no x", "not run: no y", "not run: no x", "not run: a_run")
-    rows = [row_of(hole, "1", None, Cell(hole=hole, verdict=Verdict(NOT_RUN))) for hole in holes]
-    reasons: list[str] = []
-    _, lines = flat(table_of(rows[0], row_of("r", "1", None, full_cell()), *rows[1:]), reasons)
-    assert [line[-1] for line in lines if "not run" in line[-1]] == [
-        "not run (1)", "not run (2)", "not run (1)", "not run",
-    ]  # fmt: skip
-    assert reasons == ["not run: no x", "not run: no y"]
