@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import inspect
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -23,7 +24,7 @@ from omegaconf.errors import InterpolationKeyError, MissingMandatoryValue, Omega
 
 from lit_ctg.errors import UserError, blame, check_unicode, did_you_mean
 from lit_ctg.files import config_folder
-from lit_ctg.limits import Count, Seed, check_value, hints_of
+from lit_ctg.limits import Choice, Count, Seed, check_mapping, check_value, hints_of
 from lit_ctg.network.pretrained import MODELS
 from lit_ctg.trust import named_by_user, resolve, stored, without_trust
 
@@ -229,24 +230,43 @@ def _variant(name: str, paper: str) -> str:
     return own if (config_folder() / "data" / f"{own}.yaml").is_file() else name
 
 
+@contextlib.contextmanager
+def explained() -> Iterator[None]:
+    """Turn an error of Hydra or OmegaConf in the body into one line.
+
+    Raises:
+        UserError: such an error.
+    """
+    try:
+        yield
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        raise UserError(explain(error)) from error
+
+
+def composed(words: Iterable[str], folder: str = "") -> DictConfig:
+    """Return ``conf/<folder>/config.yaml`` with overrides as Hydra composes them; options are looked up in both."""
+    register()
+    GlobalHydra.instance().clear()
+    searched = [f"hydra.searchpath=['file://{config_folder()}']"] if folder else []
+    with hydra.initialize_config_dir(str(config_folder() / folder), version_base="1.3", job_name="lit_ctg"):
+        return hydra.compose("config", overrides=[*words, *searched])
+
+
 def compose(overrides: Iterable[str], experiment: bool = True) -> DictConfig:
     """Compose ``conf/config.yaml`` with ``overrides``; ``experiment=False`` is for commands that need only a corpus.
 
     Raises:
         UserError: an override, option, key or value that does not exist or does not fit.
     """
-    register()
-    GlobalHydra.instance().clear()
     words = prepare_overrides(without_trust(overrides))
     try:
-        with hydra.initialize_config_dir(str(config_folder()), version_base="1.3", job_name="lit_ctg"):
-            cfg = hydra.compose("config", overrides=words)
+        cfg = composed(words)
     except (HydraException, OmegaConfBaseException, ValueError) as error:
-        if "Could not override 'decoding.routes'" in str(error):
-            raise UserError("path: the controls of this paper have only one route; leave path=... out") from error
         text = explain(error) + _closest_key(error, words)
-        named = any(word.partition("=")[0].lstrip("+~") in text for word in words)
-        raise UserError(text if named else text + blame(error, words)) from error
+        if not any(word.partition("=")[0].lstrip("+~") in text for word in words):
+            text += blame(error, words)
+        one_route = "path: the controls of this paper have only one route; leave path=... out"
+        raise UserError(one_route if "Could not override 'decoding.routes'" in str(error) else text) from error
     check(cfg, experiment)
     named_by_user(cfg)
     return cfg
@@ -269,7 +289,7 @@ def changed(config: Mapping[str, Any], overrides: Iterable[str], source: Path | 
     words = prepare_overrides(without_trust(overrides))
     known = {name: value for name, value in config.items() if name in Config.__dataclass_fields__}
     known.pop("output_root", None)  # where this command writes is not the file's to say
-    try:
+    with explained():
         cfg = OmegaConf.merge(OmegaConf.structured(Config), stored(known, source))
         assert isinstance(cfg, DictConfig)
         OmegaConf.set_struct(cfg, True)
@@ -283,15 +303,12 @@ def changed(config: Mapping[str, Any], overrides: Iterable[str], source: Path | 
                     f"{override.input_line}: a run keeps its own {key.partition('/')[0]}; change single values, or "
                     "give experiment=... in place of the run directory"
                 )
-            if (top := key.partition(".")[0]) not in Config.__dataclass_fields__:
-                hint = did_you_mean(top, Config.__dataclass_fields__)
-                raise UserError(f"{override.input_line}: a run has no setting '{top}'{hint}; --help says what there is")
+            known_keys = Annotated[str, Choice(Config.__dataclass_fields__)]
+            check_value(f"{override.input_line}: setting of a run", key.partition(".")[0], known_keys)
             OmegaConf.update(cfg, key, override.value(), force_add=override.is_add() or override.is_force_add())
             last = key.rpartition(".")[2]
             named_by_user({last: override.value()})
         _follow_decoding(cfg, known, {word.partition("=")[0].lstrip("+") for word in words})
-    except (HydraException, OmegaConfBaseException, ValueError) as error:
-        raise UserError(explain(error)) from error
     return check(cfg)
 
 
@@ -317,8 +334,7 @@ def _closest_key(error: BaseException, words: list[str]) -> str:
     if not missing or not chosen:
         return ""
     parent, _, key = missing[1].rpartition(".")
-    with hydra.initialize_config_dir(str(config_folder()), version_base="1.3", job_name="lit_ctg"):
-        cfg = hydra.compose("config", overrides=chosen)
+    cfg = composed(chosen)
     node = OmegaConf.select(cfg, parent) if parent else cfg
     if not isinstance(node, DictConfig):
         return ""
@@ -343,19 +359,13 @@ def check(cfg: DictConfig, experiment: bool = True) -> DictConfig:
     """Check what the schema cannot express, and that every interpolation resolves."""
     if experiment and (OmegaConf.is_missing(cfg, "paper") or cfg.model is None):
         raise UserError(f"no experiment chosen: pass experiment=<paper>/<name>, one of {', '.join(experiments())}")
-    try:
+    with explained():
         plainly = cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=True))
-    except OmegaConfBaseException as error:
-        raise UserError(explain(error)) from error
     # others are named where they are built: a list of runs is composed without them
     parts = ("model", "backbone")
     if experiment:
         check_given(key for key in OmegaConf.missing_keys(cfg) if key.partition(".")[0] in parts)
-    for key in plainly:
-        if key not in Config.__dataclass_fields__:
-            raise UserError(f"{key}: no such setting{did_you_mean(key, Config.__dataclass_fields__)}; leave it out")
-    for key, hint in LIMITS.items():
-        check_value(key, plainly[key], hint)
+    check_mapping("configuration", plainly, dict.fromkeys(Config.__dataclass_fields__, Any) | LIMITS)
     return cfg
 
 

@@ -55,12 +55,12 @@ def check_known(what: str, name: object, options: Iterable[str], remedy: str = "
 
 
 @contextlib.contextmanager
-def within(where: object, remedy: str = "") -> Iterator[None]:
+def within(where: str = "", remedy: str = "") -> Iterator[None]:
     """Put ``where`` before the line of an error in the body, and what to do behind it."""
     try:
         yield
     except UserError as error:
-        raise UserError(f"{where}: {error}" + (f"; {remedy}" if remedy else "")) from error
+        raise UserError(": ".join(filter(None, [where, "; ".join(filter(None, [str(error), remedy]))]))) from error
 
 
 @contextlib.contextmanager
@@ -91,7 +91,11 @@ def check_whole(name: str, value: object, least: int, unit: str = "", *, most: f
     """
     if isinstance(value, bool) or not isinstance(value, Integral) or not least <= int(value) <= most:
         note = f" to {most}" * (most < math.inf) + f" ({unit})" * bool(unit)
-        raise UserError(f"{name}={f'{value!r}'[:80]}: give a whole number from {least}{note}")
+        raise _wrong(name, value, f"a whole number from {least}{note}")
+
+
+def _wrong(name: str, value: object, wanted: str) -> UserError:
+    return UserError(f"{name}={f'{value!r}'[:80]}: give {wanted}".rstrip())
 
 
 def check_number(
@@ -112,7 +116,7 @@ def check_number(
     if not (math.isfinite(number) and least <= number <= most and above < number < below):
         limits = {"from": least, "above": above, "at most": most, "below": below}
         bounds = ", ".join(f"{word} {limit:g}" for word, limit in limits.items() if math.isfinite(limit))
-        raise UserError(f"{name}={f'{value!r}'[:80]}: give a number {bounds}".rstrip())
+        raise _wrong(name, value, f"a number {bounds}")
 
 
 def check_unicode(text: str, what: str) -> str:

@@ -108,7 +108,7 @@ def replacing(path: str | Path, *, remedy: str = ELSEWHERE, whole: bool = False)
     with writing(path, remedy=remedy):
         target = Path(os.path.realpath(path)) if path.is_symlink() else path
         if target.name in ("", ".."):
-            raise UserError(f"cannot write '{path}': it names no file of its own; {remedy}")
+            raise OSError(None, "it names no file")
         temporary = target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
         try:
             _check_replaceable(target)

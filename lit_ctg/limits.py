@@ -13,6 +13,7 @@ import inspect
 import math
 import operator
 import os
+import re
 import sys
 import types
 import typing
@@ -61,6 +62,8 @@ FOREIGN: dict[str, dict[str, Any]] = {
     }
 }
 
+# choices that a message names
+MOST_NAMED = 60
 _COMPARE = {"ge": operator.ge, "gt": operator.gt, "le": operator.le, "lt": operator.lt}
 _WORDS = {type(None): "null", bool: "true or false", str: "a text", Mapping: "{name: value}", Sequence: "a list"}
 Target = TypeVar("Target", bound=Callable[..., Any])
@@ -72,6 +75,13 @@ class Choice:
 
     options: Collection[str]
     aliases: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Matches:
+    """Marks a text that a regular expression matches as a whole; a text beside it says what that is."""
+
+    pattern: str
 
 
 @dataclass(frozen=True)
@@ -197,10 +207,9 @@ def check_mapping(where: str, data: Any, hints: Mapping[str, Any], required: Ite
     if not isinstance(data, dict):
         raise UserError(f"{where}: give a mapping with {', '.join(hints)}")
     for key in (*data, *required):
-        if key not in hints:
-            raise UserError(f"{where}: unknown key '{key}'{did_you_mean(str(key), hints)}")
-        if key not in data:
-            raise UserError(f"{where}: '{key}' is missing")
+        if key not in hints or key not in data:
+            unknown = f"unknown key '{key}'{did_you_mean(str(key), hints)}"
+            raise UserError(f"{where}: " + (f"'{key}' is missing" if key in hints else unknown))
         check_value(f"{where}, {key}", data[key], hints[key])
     return data
 
@@ -275,7 +284,9 @@ def _fits(value: Any, option: Any, marks: Iterable[Any], kind: Any) -> bool:
         several = isinstance(value, Iterable) and not isinstance(value, str | bytes)
         return several and isinstance(value, Mapping) == (kind is Mapping) and (not least or len(value) >= least)
     if kind is str:
-        return isinstance(value, str | os.PathLike) and len(os.fspath(value)) >= least
+        patterns = [mark.pattern for mark in marks if isinstance(mark, Matches)]
+        fits = isinstance(value, str | os.PathLike) and len(os.fspath(value)) >= least
+        return fits and all(re.fullmatch(pattern, os.fspath(value)) for pattern in patterns)
     if kind not in (int, float):
         return isinstance(value, bool | np.bool_ if kind is bool else kind)
     if isinstance(value, bool | np.bool_) or not isinstance(value, Integral if kind is int else Real):
@@ -304,7 +315,8 @@ def _elements(value: Any, option: Any, marks: Iterable[Any], kind: Any) -> Itera
 def _expected(option: Any, marks: Iterable[Any], kind: Any) -> str:
     """Return what to pass, in words."""
     if named := [mark for mark in marks if isinstance(mark, str)] or _choices(option, marks):
-        return f"one of {', '.join(map(str, named))}" if len(named) > 1 else str(named[0])
+        more = [f"... ({len(named)} in all)"] * (len(named) > MOST_NAMED)
+        return f"one of {', '.join([*map(str, named[:MOST_NAMED]), *more])}" if len(named) > 1 else str(named[0])
     if any(isinstance(mark, Choice) for mark in marks):
         return "nothing, as there is none to choose from"
     if kind not in (int, float):

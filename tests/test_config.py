@@ -178,7 +178,7 @@ def test_no_option_is_chosen_by_regime_or_size() -> None:
         ([MAIN, "seed=4294967296"], "seed=4294967296: pass"),
         ([MAIN, "training_seed=-1"], "training_seed=-1: pass"),
         ([MAIN, "training_seed=4294967296"], "training_seed=4294967296: pass"),
-        ([MAIN, "+nonsense=1"], "nonsense: no such setting"),
+        ([MAIN, "+nonsense=1"], "unknown key 'nonsense'"),
         ([MAIN, "+trainor=1"], "did you mean 'trainer'"),
         ([MAIN, "data=1"], "data=1"),
         ([MAIN, "logger=-inf"], "logger=-inf"),

@@ -8,15 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, get_type_hints
 
-import hydra
 from hydra.core.config_store import ConfigStore
-from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
-from omegaconf.errors import OmegaConfBaseException
 
-from lit_ctg.config import Regime, Size, config_folder, explain, plain, prepare_overrides, register
+from lit_ctg.config import Regime, Size, composed, config_folder, explained, plain, prepare_overrides
 from lit_ctg.errors import UserError, check_known, refuse
 from lit_ctg.files import plain_name
 from lit_ctg.limits import Count, Fraction, Nucleus, Positive, Seed, Whole, check_value
@@ -73,9 +69,7 @@ def compose(words: Sequence[str]) -> DictConfig:
     Raises:
         UserError: an override, option, key or value that does not exist or does not fit.
     """
-    register()
     ConfigStore.instance().store(name="field_schema", node=FieldConfig)
-    GlobalHydra.instance().clear()
     # a group of the trainings' options has the name of this plain key, and Hydra would look for an option of it
     words = without_trust(words)
     held: dict[str, Any] = {**asdict(PLAIN), "chat": False, "system": None}
@@ -84,10 +78,8 @@ def compose(words: Sequence[str]) -> DictConfig:
     chosen = dict(word.split("=", 1) for word in overrides if word.split("=", 1)[0] in GROUPS)
     for group, name in chosen.items():
         check_known(group, name, options(group))
-    searched = f"hydra.searchpath=['file://{config_folder()}']"
-    try:
-        with hydra.initialize_config_dir(str(config_folder() / "field"), version_base="1.3", job_name="lit_ctg"):
-            cfg = hydra.compose("config", overrides=[*overrides, searched])
+    with explained():
+        cfg = composed(overrides, "field")
         # however ``task.name`` was set
         cfg.name = cfg.name or f"{OmegaConf.select(cfg, 'task.name')}-{chosen.get('method', 'bare')}"
         for override in OverridesParser.create().parse_overrides(given):
@@ -97,10 +89,6 @@ def compose(words: Sequence[str]) -> DictConfig:
                 held[override.key_or_group] = override.value()
         _hold(cfg, held)
         OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
-    except (HydraException, OmegaConfBaseException, ValueError) as error:
-        raise UserError(explain(error)) from error
-    finally:
-        GlobalHydra.instance().clear()
     _check(cfg)
     named_by_user(cfg)
     return cfg
@@ -165,10 +153,8 @@ def combinations(words: Sequence[str]) -> list[list[str]]:
     Raises:
         UserError: a word that cannot be read.
     """
-    try:
+    with explained():
         parsed = OverridesParser.create().parse_overrides(prepare_overrides(words))
-    except HydraException as error:
-        raise UserError(explain(error)) from error
     choices = []
     for word, override in zip(words, parsed, strict=True):
         swept = override.is_discrete_sweep()

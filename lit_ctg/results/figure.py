@@ -14,11 +14,10 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.errors import UserError
 from lit_ctg.figure import (
-    FORMATS,
     Bar,
     BarGroup,
     Chart,
@@ -32,6 +31,7 @@ from lit_ctg.figure import (
     value_range,
     word_shift,
 )
+from lit_ctg.limits import Choice, check_value
 from lit_ctg.results.gather import gather
 from lit_ctg.results.record import REGIMES, RunRecord
 from lit_ctg.results.render import REGIME_TITLES
@@ -356,15 +356,12 @@ def headline_picture(results: Results, beside: Sequence[Results] = ()) -> tuple[
     if "curves" in wanted:
         return _named_curves(wanted, results.pool, [one.pool for one in beside])
     tables = {table.spec.name: table for table in results.tables}
-    if wanted["table"] not in tables:
-        raise UserError(f"{where}: no table '{wanted['table']}'{did_you_mean(str(wanted['table']), tables)}")
+    check_value(f"{where}: table", wanted["table"], Annotated[str, Choice(tables)])
     table = tables[wanted["table"]]
     panels = panels_for(table, [other for one in beside for other in one.tables if other.spec.name == table.spec.name])
     if not has_ours(table) or table.spec.name in results.hidden:
         return None
-    if wanted["panel"] not in panels:
-        known = ", ".join(panels) or "none"
-        raise UserError(f"{where}: {table.spec.name} has no panel '{wanted['panel']}'; there are: {known}")
+    check_value(f"{where}: panel of {table.spec.name}", wanted["panel"], Annotated[str, Choice(panels)])
     chart = panels[wanted["panel"]]
     return None if chart is None else (chart, legend_for(table))
 
@@ -482,8 +479,6 @@ def main(
     Raises:
         UserError: no such paper or format, a damaged record, nothing to draw, or a file that cannot be written.
     """
-    if format not in FORMATS:
-        raise UserError(f"format={format}{did_you_mean(format, FORMATS)}; one of {', '.join(FORMATS)}")
     shown = console or Console()
     results, left_out = gather(paper, size, records, every_size=True)
     every = paper in (None, "all")

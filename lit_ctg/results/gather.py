@@ -6,8 +6,10 @@ import dataclasses
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Annotated
 
-from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.errors import UserError
+from lit_ctg.limits import Choice, check_value
 from lit_ctg.results.record import RECORDS, REGIMES, SIZES, RunRecord, check_sources, load_records
 from lit_ctg.results.rows import build_row, run_checks
 from lit_ctg.results.spec import NUMBERS, TableSpec, experiments_root, load_manifest, load_specs, papers, read_printed
@@ -52,8 +54,7 @@ def results_for(
         UserError: no such paper, a damaged record or specification.
     """
     root = experiments_root(paper) if root is None else Path(root)
-    if paper not in papers(root):
-        raise UserError(f"no paper '{paper}' in {root}{did_you_mean(paper, papers(root))}")
+    check_value("paper", paper, Annotated[str, Choice(papers(root))])
     manifest = load_manifest(root, paper)
     committed = root / paper / RECORDS
     if record_dirs is None:
@@ -217,8 +218,6 @@ def gather(
     every_size = every_size or size == ALL
     size = AUTO if size in (None, ALL) else size
     assert size is not None
-    if size not in (*SIZES, AUTO):
-        raise UserError(f"size={size}{did_you_mean(size, SIZES)}; one of {', '.join((*SIZES, AUTO, ALL))}")
     known: dict[Path, RunRecord] = {}
     results, left_out = [], []
     one = paper not in (None, "all")

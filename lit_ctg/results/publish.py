@@ -11,8 +11,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lit_ctg.errors import UserError, did_you_mean
-from lit_ctg.files import write_atomic
+from lit_ctg.errors import UserError
+from lit_ctg.files import reading, write_atomic
 from lit_ctg.results.gather import gather
 from lit_ctg.results.record import RECORDS, RunRecord, check_no_input, check_plain
 from lit_ctg.results.render import (
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from wandb_workspaces.reports.v2 import Report
     from wandb_workspaces.workspaces import Workspace
 
-FORMATS = ("text", "md", "latex", "csv", "eee")
-
 
 def table_command(
     paper: str | None = None,
@@ -46,7 +44,7 @@ def table_command(
     Args:
         paper: name of a paper; None or "all" for all.
         size: see ``gather``.
-        format: one of ``FORMATS``; eee writes a file for every run.
+        format: text, md, latex, csv or eee, which writes a file for every run.
         records: folders and files with records; default: see ``results_for``.
         out: file to write instead of printing; with format=eee the folder.
         console: where to print.
@@ -56,8 +54,6 @@ def table_command(
     """
     if out is not None:
         check_no_input(out)
-    if format not in FORMATS:
-        raise UserError(f"format={format}{did_you_mean(format, FORMATS)}; one of {', '.join(FORMATS)}")
     results, left_out = gather(paper, size, records)
     often = {name for name, count in Counter(result.paper for result in results).items() if count > 1}
     tables = [table.of_its_size() if result.paper in often else table for result in results for table in result.shown]
@@ -375,8 +371,8 @@ def fill_readme(readme: Path, root: Path) -> int:
     Raises:
         UserError: there is no such file, or it has no marks.
     """
-    if not readme.is_file():
-        raise UserError(f"no file {readme}")
-    write_atomic(readme, filled(readme.read_text(encoding="utf-8"), root))
+    with reading(readme, "a README", "give another out="):
+        text = readme.read_text(encoding="utf-8")
+    write_atomic(readme, filled(text, root))
     print(f"papers written to {readme}")
     return 0

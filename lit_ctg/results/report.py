@@ -21,7 +21,7 @@ from jinja2 import Environment, Template
 from markupsafe import Markup
 
 from lit_ctg import __version__
-from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.errors import UserError
 from lit_ctg.files import write_atomic
 from lit_ctg.results.figure import has_ours, headline_picture, legend_for, panels_for, training_curves
 from lit_ctg.results.gather import ALL, AUTO, all_results, gather, twins
@@ -46,7 +46,6 @@ from lit_ctg.results.verdict import CLAIM_LABELS, NOT_RUN, NUMBER_LABELS, RULES
 from lit_ctg.terminal import Console, printable
 
 DEFAULT_OUT = Path("outputs") / "report.html"
-TARGETS = ("html", "wandb", "sweep")
 # texts shown per route and setting of a control, whatever their prompts; the rest stays in samples.jsonl
 SAMPLES_SHOWN = 4
 # notes above a paper's tables; the others are listed with the holes
@@ -387,8 +386,6 @@ def main(
     Raises:
         UserError: no such paper or target, or a file that cannot be written.
     """
-    if target not in TARGETS:
-        raise UserError(f"target={target}{did_you_mean(target, TARGETS)}; one of {', '.join(TARGETS)}")
     if out is not None:
         check_no_input(out)
     shown = console or Console()

@@ -11,8 +11,10 @@ import math
 import re
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Annotated
 
-from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.errors import UserError
+from lit_ctg.limits import Choice, check_value
 from lit_ctg.numbers import format_value
 from lit_ctg.results.spec import DIFFERENCES, Check, Printed, Quantity, RowSpec, TableSpec
 from lit_ctg.results.table import Cell, CheckResult, Read, RecordPool, Row, older
@@ -104,9 +106,7 @@ def printed_of(table: TableSpec, row: RowSpec, numbers: Numbers) -> Printed | No
     found = []
     for reference in references:
         key = (str(reference.get("table", table.table)), str(reference["row"]), str(reference["column"]))
-        if key not in numbers:
-            known = [other[2] for other in numbers if other[:2] == key[:2]] or [other[1] for other in numbers]
-            raise UserError(f"{table.name}: no printed number {'/'.join(key)}{did_you_mean(key[2], known)}")
+        check_value(f"{table.name}: printed", "/".join(key), Annotated[str, Choice(["/".join(one) for one in numbers])])
         found.append(numbers[key])
     if len(found) == 1:
         return found[0]

@@ -74,7 +74,6 @@ from __future__ import annotations
 
 import csv
 import itertools
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -84,7 +83,17 @@ from annotated_types import MinLen
 
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.files import read_yaml, reading
-from lit_ctg.limits import Choice, Count, NonNegative, Whole, check_arguments, check_mapping, check_value, hints_of
+from lit_ctg.limits import (
+    Choice,
+    Count,
+    Matches,
+    NonNegative,
+    Whole,
+    check_arguments,
+    check_mapping,
+    check_value,
+    hints_of,
+)
 from lit_ctg.results.record import REGIMES, SIZES
 from lit_ctg.results.verdict import NOT_COMPARABLE, Margin
 
@@ -123,16 +132,19 @@ _INSIDE: dict[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
 }
 
 
+Address = Annotated[str, Matches(r"(https://[\w./:%-]+)?"), "an https:// address"]
+
+
 @dataclass(frozen=True)
 class About:
     """A paper and its outcome in one line: its row in the README (see above)."""
 
     paper: str
     authors: str
-    link: str
+    link: Annotated[Address, MinLen(1)]
     does: str
     found: str
-    code: str = ""
+    code: Address = ""
 
 
 @dataclass(frozen=True)
@@ -306,9 +318,6 @@ def load_manifest(root: Path, paper: str) -> Manifest:
 def _about(data: Any, where: str) -> About:
     hints = hints_of(About)
     check_mapping(where, data, hints, [key for key in hints if key != "code"])
-    for key in ("link", "code"):
-        if data.get(key) and not re.fullmatch(r"https://[\w./:%-]+", data[key]):
-            raise UserError(f"{where}: '{key}' must be an https:// address")
     return About(**{key: " ".join(words.split()) for key, words in data.items()})
 
 

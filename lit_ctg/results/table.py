@@ -14,9 +14,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.limits import Choice, check_value
 from lit_ctg.numbers import format_number
 from lit_ctg.results.record import (
     HASH_IGNORED,
@@ -506,13 +506,10 @@ class Results:
         where = f"{self.paper}/{MANIFEST}, headline"
         tables = {table.spec.name: table for table in self.tables}
         name = wanted["table"]
-        if name not in tables:
-            raise UserError(f"{where}: no table '{name}'{did_you_mean(name, tables)}")
-        key = (wanted["section"], wanted["label"])
-        rows = {(row.spec.section, row.spec.label): row for row in tables[name].rows}
-        if key not in rows:
-            near = did_you_mean(" / ".join(key), map(" / ".join, rows))
-            raise UserError(f"{where}: {name} has no row '{' / '.join(key)}'{near}")
+        check_value(f"{where}: table", name, Annotated[str, Choice(tables)])
+        key = f"{wanted['section']} / {wanted['label']}"
+        rows = {f"{row.spec.section} / {row.spec.label}": row for row in tables[name].rows}
+        check_value(f"{where}: row", key, Annotated[str, Choice(rows)])
         return tables[name], rows[key]
 
     def counted(self, claims: bool) -> list[Row]:

@@ -212,13 +212,12 @@ def main(paper: str | None = None, records: Sequence[str | Path] | None = None, 
     check_sources(records or ())
     # a wheel has none
     measured = records is not None or any(folder.is_dir() for folder in folders_of(root, FIELD))
-    if paper == FIELD and not measured:
-        raise UserError(f"no records of the field in {root}: pass a folder of them with records=")
     for name in [*papers(root), *([FIELD] if measured else [])] if every else [str(paper)]:
         found = load_records(records if records is not None else folders_of(root, name))
         done = [record for record in found if record.paper == name and record.status == "DONE"]
-        if records is not None and not every and not done:
-            raise UserError(f"no finished record of {name} at {', '.join(map(str, records))}: give another records=")
+        if not every and not done and (records is not None or name == FIELD):
+            places = ", ".join(map(str, records or [root]))
+            raise UserError(f"no finished record of {name} at {places}: give another records=")
         outcome = verify(done, recompute_of(name))
         counts = f"{outcome.recomputed:,} numbers recomputed, {outcome.bounded:,} more bounded by their texts"
         told = f"{len(outcome.differences)} differ; {outcome.left:,} numbers need the model or the corpus"

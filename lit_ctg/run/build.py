@@ -60,13 +60,11 @@ def instantiate(node: DictConfig, where: str, **extra: Any) -> Any:
     Raises:
         UserError: a class that may not be chosen here (``trust.py``), or that refuses the values; names the node.
     """
-    if not isinstance(node, DictConfig):
-        raise UserError(f"{where}={printable(str(node))[:80]}: give settings with a _target_")
-    if "_target_" not in node:
+    if not isinstance(node, DictConfig) or "_target_" not in node:
         # settings for a part that a list in the experiment, or an override of that list, leaves out
         raise UserError(
-            f"{where}: only settings ({', '.join(map(str, node))}), but no part of this name is chosen; choose it in "
-            f"{where.partition('.')[0]}=[...], or leave it out with ~{where}"
+            f"{where}={printable(str(node))[:80]}: settings without a _target_, as no part of this name is chosen; "
+            f"choose it in {where.partition('.')[0]}=[...], or leave it out with ~{where}"
         )
     check_given(OmegaConf.missing_keys(node) - {f"{where}.{name}" for name in extra})
     for target in targets(node):
@@ -93,8 +91,7 @@ def instantiate(node: DictConfig, where: str, **extra: Any) -> Any:
 
 def build_datamodule(cfg: DictConfig) -> LightningDataModule:
     """Build only the data module (`lit-ctg data`)."""
-    if cfg.data is None:
-        raise UserError("no corpus chosen: pass data=<name> or experiment=<paper>/<name>")
+    check_given(["data"] if cfg.data is None else [])
     if cfg.data.get("tokenizer", "") is None:
         raise UserError("data.tokenizer=null: a text needs one, see lit-ctg list what=data; leave it out")
     return instantiate(cfg.data, "data")

@@ -6,14 +6,15 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from lightning import LightningDataModule, LightningModule
 from omegaconf import DictConfig
 
 from lit_ctg.callback.checkpoint import KEY, DamagedError, load_checked, previous
 from lit_ctg.config import changed, compose, plain
-from lit_ctg.errors import UserError
+from lit_ctg.errors import UserError, within
+from lit_ctg.limits import Choice, Seed, check_value
 from lit_ctg.results.record import HASH_IGNORED, REGIMES, SIZES, config_hash, drop_keys, load_record, without_modules
 from lit_ctg.run.corpus import difference, fingerprint
 from lit_ctg.run.directory import CHECKPOINT, RECORD, finished, run_status, run_stem, set_aside
@@ -99,7 +100,7 @@ def prepare_resume(folder: Path, config: Mapping[str, Any], corpus: Mapping[str,
     Raises:
         UserError: it is of another model, corpus or version, or none of the remaining checkpoints can be read.
     """
-    last = folder / CHECKPOINT
+    last, anew = folder / CHECKPOINT, f"delete {folder} to run from the start"
     told = None
     try:
         found = read(last) if last.exists() or previous(last).exists() else None
@@ -109,17 +110,14 @@ def prepare_resume(folder: Path, config: Mapping[str, Any], corpus: Mapping[str,
         try:
             found = read(previous(last))
         except UserError:
-            raise UserError(f"{error}; delete {folder} to run from the start") from error
+            raise UserError(f"{error}; {anew}") from error
         if last.exists():
             told = f"{error}: resuming from the checkpoint before it"
             set_aside(last)
         os.replace(previous(last), last)
     if found is not None:
-        anew = f"delete {folder} to run from the start"
-        try:
+        with within(remedy=anew):
             _compare(config, found)
-        except UserError as error:
-            raise UserError(f"{error}; {anew}") from error
         found.check_corpus(corpus, otherwise=anew)
     return told
 
@@ -142,12 +140,17 @@ def compose_with_checkpoint(words: list[str]) -> tuple[DictConfig, Checkpoint]:
     given = {word.lstrip("+").partition("=")[0] for word in words}
     inherited = [f"{key}={_inherited(checkpoint, key)}" for key in INHERITED if key not in given]
     cfg = compose([*words, *inherited])
+    return cfg, _compared(cfg, checkpoint)
+
+
+def _compared(cfg: DictConfig, checkpoint: Checkpoint) -> Checkpoint:
+    """Return a checkpoint that knows whether the composed data are others; refuse one of another model."""
     config = plain(cfg)
     _compare(config, checkpoint)
     theirs, ours = (
         drop_keys({"data": whole.get("data")}, frozenset(HASH_IGNORED)) for whole in (checkpoint.config, config)
     )
-    return cfg, replace(checkpoint, other_text=theirs != ours)
+    return replace(checkpoint, other_text=theirs != ours)
 
 
 def _inherited(checkpoint: Checkpoint, key: str) -> str:
@@ -156,10 +159,10 @@ def _inherited(checkpoint: Checkpoint, key: str) -> str:
     Raises:
         UserError: it is not what such a setting may be.
     """
-    value = str(checkpoint.config.get(key))
-    if not {"regime": value in REGIMES, "size": value in SIZES, "seed": value.isdecimal()}[key]:
-        raise UserError(f"checkpoint {checkpoint.path}: its {key} is {value[:80]!r}: train again")
-    return value
+    value = checkpoint.config.get(key)
+    hints = {"regime": Annotated[str, Choice(REGIMES)], "size": Annotated[str, Choice(SIZES)], "seed": Seed}
+    check_value(f"checkpoint {checkpoint.path}: {key}", value, hints[key])
+    return str(value)
 
 
 def _of_run_directory(folder: Path, words: list[str]) -> tuple[DictConfig, Checkpoint]:
@@ -177,12 +180,7 @@ def _of_run_directory(folder: Path, words: list[str]) -> tuple[DictConfig, Check
         raise UserError(f"{named}: {folder} brings its own checkpoint: leave one of the two out")
     checkpoint = _of_run(folder)
     cfg = changed(checkpoint.config, words, checkpoint.path)
-    config = plain(cfg)
-    _compare(config, checkpoint)
-    theirs, ours = (
-        drop_keys({"data": whole.get("data")}, frozenset(HASH_IGNORED)) for whole in (checkpoint.config, config)
-    )
-    return cfg, replace(checkpoint, other_text=theirs != ours)
+    return cfg, _compared(cfg, checkpoint)
 
 
 def _complete(folder: Path) -> bool:

@@ -5,6 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from lit_ctg.data.corpus import CorpusDataModule
+from lit_ctg.errors import UserError
+
+
+def text_corpus(datamodule: Any, command: str) -> CorpusDataModule:
+    """Return a data module if it reads a text.
+
+    Raises:
+        UserError: it does not; begins with the command that needs one.
+    """
+    if not isinstance(datamodule, CorpusDataModule):
+        raise UserError(f"{command}: a {type(datamodule).__name__} is not a text corpus: pass data=folder data.root=")
+    return datamodule
+
 
 def fingerprint(datamodule: Any) -> dict[str, str]:
     """Return the checksums of text and vocabulary (``core.batch.Fingerprint``); empty if the data module has none.

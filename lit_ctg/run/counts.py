@@ -23,12 +23,11 @@ from rich.table import Table
 from lit_ctg.config import compose, plain
 from lit_ctg.core.result import MetricResult
 from lit_ctg.data.corpus import CorpusDataModule
-from lit_ctg.errors import UserError
 from lit_ctg.metric.bigram import Bigrams, Unigrams
 from lit_ctg.results.record import RunRecord, config_hash, write_record
 from lit_ctg.results.table import COUNTS
 from lit_ctg.run.build import build_datamodule, chosen, instantiate
-from lit_ctg.run.corpus import fingerprint
+from lit_ctg.run.corpus import fingerprint, text_corpus
 from lit_ctg.run.directory import RECORD, RunDirectory, claim, run_stem
 from lit_ctg.run.train import new_record
 from lit_ctg.terminal import Console
@@ -81,12 +80,10 @@ def main(words: list[str], console: Console | None = None) -> RunRecord:
     """
     cfg = compose(words)
     datamodule = build_datamodule(cfg)
-    if isinstance(datamodule, CorpusDataModule):
-        count: Callable[[], dict[str, MetricResult]] = partial(counts, datamodule)
-    elif hasattr(datamodule, "count_references"):  # sentences that are drawn, not read
-        count = datamodule.count_references
+    if hasattr(datamodule, "count_references"):  # sentences that are drawn, not read
+        count: Callable[[], dict[str, MetricResult]] = datamodule.count_references
     else:
-        raise UserError(f"data counts: {type(datamodule).__name__} is not a corpus with splits to count")
+        count = partial(counts, text_corpus(datamodule, "data counts"))
     began = time.monotonic()
     cfg.name = f"{COUNTS}{cfg.name}"
     config = plain(cfg)

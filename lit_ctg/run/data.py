@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lit_ctg.data.corpus import CorpusDataModule
-from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.run.corpus import text_corpus
 from lit_ctg.run.waiting import prepared
 from lit_ctg.terminal import Console
 
@@ -37,22 +37,17 @@ def run(action: str, datamodule: Any, *, n: int = 5, console: Console | None = N
         console: where to print; standard output by default.
 
     Raises:
-        UserError: unknown action, a data module without a text corpus, or whatever reading the corpus raises.
+        UserError: a data module without a text corpus, or whatever reading the corpus raises.
     """
-    if action not in ACTIONS:
-        raise UserError(f"data {action}: use one of {', '.join(ACTIONS)}{did_you_mean(action, ACTIONS)}")
     console = console or Console()
     if hasattr(datamodule, "facts") and hasattr(datamodule, "texts"):
         _generated(action, datamodule, console, n)
         return
-    if not isinstance(datamodule, CorpusDataModule):
-        raise UserError(
-            f"data {action} cannot describe a {type(datamodule).__name__}: it is not a corpus of this package"
-        )
+    corpus = text_corpus(datamodule, f"data {action}")
     actions: dict[str, Callable[[], None]] = {
-        "prepare": lambda: prepare(datamodule, console),
-        "info": lambda: info(datamodule, console),
-        "sample": lambda: sample(datamodule, console, n),
+        "prepare": lambda: prepare(corpus, console),
+        "info": lambda: info(corpus, console),
+        "sample": lambda: sample(corpus, console, n),
     }
     actions[action]()
 
@@ -111,8 +106,6 @@ def describe(datamodule: CorpusDataModule) -> dict[str, Any]:
 
 def sample(datamodule: CorpusDataModule, console: Console, n: int, *, tokens: int = 60) -> None:
     """Print the first ``tokens`` tokens of ``n`` training documents, spread over the split, as the model reads them."""
-    if n < 1:
-        raise UserError(f"data sample -n {n}: show at least one document")
     packed = datamodule.prepare()
     split = next(name for name in packed.splits if name.startswith("train"))
     count = packed.meta["splits"][split]["documents"]

@@ -6,7 +6,7 @@ import importlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import lit_ctg
 from lit_ctg.control import Control, Origin, fingerprint
@@ -14,8 +14,9 @@ from lit_ctg.control.bundle import CODE, save, versions
 from lit_ctg.control.code import code_of
 from lit_ctg.control.lora import LoRA
 from lit_ctg.core.batch import Vocabulary
-from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.errors import UserError
 from lit_ctg.files import plain_name
+from lit_ctg.limits import Choice, check_value
 from lit_ctg.network.huggingface import HuggingFaceBackbone, adapters_of
 from lit_ctg.run.build import build_datamodule, build_model, instantiate
 from lit_ctg.run.checkpoint import compose_with_checkpoint
@@ -94,6 +95,5 @@ def _wanted(controls: Sequence[Control], kind: str | None) -> Control:
         UserError: the run has none of that kind.
     """
     by_kind = {control.kind: control for control in controls}
-    if kind is not None and kind not in by_kind:
-        raise UserError(f"kind={kind}{did_you_mean(kind, by_kind)}: this run has {', '.join(by_kind)}")
+    check_value("kind", kind, Annotated[str, Choice(by_kind)] | None)
     return controls[0] if kind is None else by_kind[kind]

@@ -80,17 +80,15 @@ def check_target(target: Path) -> None:
     bring_back(target)
     if not target.exists():
         return
-    if not target.is_dir():
-        raise UserError(f"{target} is a file: give a new or empty folder")
     listing = target / LISTING
     try:
         own = json.loads(listing.read_text(encoding="utf-8"))["files"] if listing.is_file() else []
     except (ValueError, KeyError, TypeError):
         own = []
-    if foreign := [name for name in files_in(target) if name not in (*own, LISTING)]:
-        raise UserError(
-            f"{target} holds {foreign[0]}, which is no part of an earlier export: give a new or empty folder"
-        )
+    foreign = [name for name in files_in(target) if name not in (*own, LISTING)]
+    if foreign or not target.is_dir():
+        holds = f"holds {foreign[0]}, which is not part of an earlier export" if foreign else "is a file"
+        raise UserError(f"{target} {holds}: give a new or empty folder")
 
 
 def put(made: Portable, module: Any, target: Path, config: Mapping[str, Any], record: Mapping[str, Any] | None) -> None:

@@ -22,10 +22,14 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from lit_ctg.errors import UserError, one_line
+from annotated_types import Interval
+
+from lit_ctg.command import read_value
+from lit_ctg.errors import UserError, one_line, within
 from lit_ctg.files import try_lock, write_atomic
+from lit_ctg.limits import Whole, check_mapping, check_value
 from lit_ctg.results.record import RunRecord, collect, load_records
 from lit_ctg.results.spec import experiments_root
 from lit_ctg.run.jobs import BUSY, COMMAND, JOURNAL_VARIABLE, Jobs, cores, start_job
@@ -57,10 +61,10 @@ class Lab:
         path = self.folder / "settings.json"
         if not path.exists():
             raise UserError(f"no lab at {self.root}: lit-ctg lab start creates one")
-        found = _read(path)
-        whole = set(found) == set(_DEFAULTS) and all(isinstance(value, str) for value in found.values())
-        if not whole or not found["workers"].isdecimal() or not found["nice"].isdecimal():
-            raise UserError(f"{path} is damaged or not of this version: delete it and start the lab again")
+        with within(remedy="delete the file and start the lab again"):
+            found = check_mapping(str(path), _read(path), dict.fromkeys(_DEFAULTS, str), _DEFAULTS)
+            for key in ("workers", "nice"):
+                check_value(f"{path}, {key}", read_value(key, found[key]), Whole)
         return found
 
     def state(self) -> dict[str, Any]:
@@ -239,8 +243,8 @@ def start(lab: Lab, given: Mapping[str, Any], retry: bool = False) -> list[str]:
     with contextlib.suppress(UserError):
         values |= lab.settings()
     values |= {name: str(value) for name, value in given.items()}
-    if int(values["workers"]) > cores():
-        raise UserError(f"lit-ctg lab: workers={values['workers']}: give at most {cores()}, one per core")
+    # one per core
+    check_value("lit-ctg lab: workers", int(values["workers"]), Annotated[int, Interval(ge=1, le=cores())])
     jobs, _, left_out = lab.plan(values)  # a mistake is told here, not in the log
     write_atomic(lab.folder / "settings.json", json.dumps(values, indent=1))
     for path in (lab.folder / "jobs").glob("*.failed") if retry else ():

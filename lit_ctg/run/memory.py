@@ -19,6 +19,7 @@ from lit_ctg.files import write_atomic
 from lit_ctg.network.pretrained import PLAIN, Loading, origin
 from lit_ctg.results.record import environment
 from lit_ctg.run.build import build_datamodule
+from lit_ctg.run.corpus import text_corpus
 from lit_ctg.statistics import Interval
 from lit_ctg.terminal import Console
 
@@ -34,10 +35,7 @@ def corpus_of(model: str, overrides: Sequence[str]) -> CorpusDataModule:
     chosen = [] if any(word.startswith("data=") for word in overrides) else ["data=folder"]
     cfg = compose([*chosen, "data/tokenizer=huggingface", *overrides], experiment=False)
     OmegaConf.update(cfg, "data.tokenizer.path", model)
-    datamodule = build_datamodule(cfg)
-    if not isinstance(datamodule, CorpusDataModule):
-        raise UserError(f"a {type(datamodule).__name__} is not a text corpus: give data=folder data.root=<folder>")
-    return datamodule
+    return text_corpus(build_datamodule(cfg), "memory")
 
 
 def texts_of(corpus: CorpusDataModule, split: str, most: int | None = None) -> list[np.ndarray]:

@@ -13,7 +13,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import Interval
 
 from lit_ctg import __version__
 from lit_ctg.config import is_free_text, plain, quoted
@@ -22,6 +24,7 @@ from lit_ctg.core.generation import ControlSetting, Writer
 from lit_ctg.core.trace import Comparison, TokenEffect, compare, strength_curve
 from lit_ctg.errors import UserError, one_line
 from lit_ctg.figure import Line, line_chart
+from lit_ctg.limits import check_value
 from lit_ctg.network.pretrained import PLAIN, Loading
 from lit_ctg.run.directory import CHECKPOINT, RECORD, run_status
 from lit_ctg.run.generate import load
@@ -299,8 +302,7 @@ class Player:
         """
         length = self.room(prompt) if new_tokens is None else new_tokens
         for name, value, low in (("seed", seed, 0), ("tokens", length, 1)):
-            if not isinstance(value, int) or not low <= value <= LARGEST_SEED:
-                raise UserError(f"{name}={value}: give a whole number from {low}")
+            check_value(name, value, Annotated[int, Interval(ge=low, le=LARGEST_SEED)])
         with self.lock:
             options: dict[str, Any] = {"seed": seed, "routes": routes, "max_new_tokens": length, "watch": watch}
             found = compare(self.generator, prompt, control, **options)

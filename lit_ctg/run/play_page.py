@@ -18,6 +18,7 @@ from typing import Any
 
 from lit_ctg.core.generation import ControlSetting
 from lit_ctg.errors import UserError
+from lit_ctg.limits import check_value
 from lit_ctg.network.pretrained import PLAIN, Loading
 from lit_ctg.results.gather import OUTPUTS
 from lit_ctg.results.spec import experiments_root, papers
@@ -237,8 +238,8 @@ def whole(name: str, value: Any) -> int:
     Raises:
         UserError: it is not whole.
     """
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value):
-        raise UserError(f"{name}={value}: give a whole number")
+    value = int(value) if isinstance(value, float) and value.is_integer() else value
+    check_value(name, value, int)
     return int(value)
 
 

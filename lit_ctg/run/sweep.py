@@ -25,11 +25,9 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
-from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
-from lit_ctg.config import LIMITS, check, compose, config_folder, explain, prepare_overrides, quoted, register
+from lit_ctg.config import LIMITS, check, compose, config_folder, explained, prepare_overrides, quoted, register
 from lit_ctg.core.divergence import Diverged
 from lit_ctg.errors import UserError, one_line
 from lit_ctg.files import writing
@@ -61,10 +59,8 @@ def sweep(words: list[str]) -> int:
     )
     os.environ["HYDRA_FULL_ERROR"] = "1"
     register()
-    try:
+    with explained():
         jobs, limit = plan(overrides)
-    except (HydraException, OmegaConfBaseException, ValueError) as error:
-        raise UserError(explain(error)) from error
     folder = _new_folder(Path(root) / "sweeps")
     journal = folder / "jobs.jsonl"
     os.environ[JOURNAL_VARIABLE] = str(journal.resolve())
@@ -75,11 +71,14 @@ def sweep(words: list[str]) -> int:
     arguments, sys.argv = sys.argv, ["lit-ctg", "--multirun", *overrides]
     try:
         # what Hydra writes there; errors of jobs end in the journal
-        with Watcher(journal, jobs), _side_by_side(limit, folder / "jobs") as pool, writing(folder, remedy=REMEDY):
+        with (
+            explained(),
+            Watcher(journal, jobs),
+            _side_by_side(limit, folder / "jobs") as pool,
+            writing(folder, remedy=REMEDY),
+        ):
             run()
             pool.finish()
-    except (HydraException, OmegaConfBaseException, ValueError) as error:
-        raise UserError(explain(error)) from error
     finally:
         sys.argv = arguments
         os.environ.pop(JOURNAL_VARIABLE, None)

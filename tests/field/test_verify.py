@@ -100,7 +100,7 @@ def test_the_command_names_the_field(tmp_path: Path, monkeypatch: pytest.MonkeyP
     folder.mkdir(parents=True)
     (folder / "paper.yaml").write_text("title: a paper\n", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match="no records of the field"):
+    with pytest.raises(UserError, match="no finished record of field"):
         main("field", console=console)
     with pytest.raises(UserError, match=r"no finished record of graphmax at .*: give another records="):
         main("graphmax", records=[folder], console=console)

@@ -262,8 +262,6 @@ def test_command(write_records, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert main("semantic_fusion", records=[write_records()], out="pictures", console=console) == 0
     assert (tmp_path / "pictures" / "headline.svg").is_file()
     assert "semantic_fusion: 9 figures in pictures" in console.file.getvalue()  # type: ignore[attr-defined]
-    with pytest.raises(UserError, match="format=gif"):
-        main("semantic_fusion", records=[tmp_path], console=console, format="gif")
     (tmp_path / "none").mkdir()
     with pytest.raises(UserError, match="no run has anything to draw: lit-ctg reproduce paper=control_code"):
         main("control_code", records=[tmp_path / "none"], console=console)

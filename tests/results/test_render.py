@@ -10,13 +10,11 @@ from rich.console import Console
 
 from lit_ctg.results.gather import results_for
 from lit_ctg.results.render import (
-    STYLES,
     VERDICTS,
     csv_cell,
     escape_latex,
     escape_markdown,
     flat,
-    impossible_text,
     interval_text,
     latex_table,
     n_text,
@@ -30,7 +28,7 @@ from lit_ctg.results.render import (
     value_text,
     verdict_text,
 )
-from lit_ctg.results.spec import Printed, RowSpec
+from lit_ctg.results.spec import Printed
 from lit_ctg.results.table import Cell, Row, Table
 from lit_ctg.results.verdict import (
     CANNOT_DECIDE,
@@ -38,7 +36,6 @@ from lit_ctg.results.verdict import (
     IMPOSSIBLE,
     LABELS,
     LEGEND,
-    NOT_REPRODUCED,
     NOT_RUN,
     OTHER_SIZE,
     REPRODUCED,

@@ -285,7 +285,7 @@ def test_goals(make_record, tmp_path) -> None:
 
 
 def test_unknown_printed_number_is_an_error(make_record, tmp_path) -> None:
-    with pytest.raises(UserError, match="no printed number 1/a/xx"):
+    with pytest.raises(UserError, match="printed=1/a/xx"):
         row_of(
             tmp_path,
             "metric: m, printed: {row: a, column: xx}, margin: {relative: 0.05, why: w}",

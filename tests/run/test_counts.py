@@ -59,5 +59,5 @@ def test_it_leaves_a_record_beside_the_experiments_own(tmp_path: Path) -> None:
     gate = main(words, console=Console(file=stream, width=200))
     found = {name for name in gate.metrics if name.endswith("/all/long/stickiness")}
     assert found == {"topic/text/all/long/stickiness", "topic/random/all/long/stickiness"}
-    with pytest.raises(UserError, match="not a corpus with splits to count"):
+    with pytest.raises(UserError, match="not a text corpus"):
         main(["experiment=nslm/increment", "size=smoke", f"output_root={tmp_path}"])

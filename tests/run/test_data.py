@@ -57,8 +57,6 @@ def test_sample_shows_documents_as_the_model_reads_them(tmp_path: Path) -> None:
     heading = next(data.documents("train")).text.splitlines()[1].strip()
     assert heading.startswith("= ") and heading in out
     assert printed("sample", data, n=10_000).count("\n[") < 200
-    with pytest.raises(UserError, match="at least one"):
-        printed("sample", data, n=0)
 
 
 def test_a_sample_shows_what_would_reach_the_terminal(tmp_path: Path) -> None:
@@ -69,9 +67,7 @@ def test_a_sample_shows_what_would_reach_the_terminal(tmp_path: Path) -> None:
 
 
 def test_wrong_calls(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="did you mean 'prepare'"):
-        printed("prepar", module(tmp_path))
-    with pytest.raises(UserError, match="cannot describe a object"):
+    with pytest.raises(UserError, match="not a text corpus"):
         printed("info", object())
 
 
@@ -91,7 +87,7 @@ def test_the_command_line(run_cli, tmp_path: Path, monkeypatch) -> None:
     [
         (("inf", "data=scripts"), "did you mean 'info'"),
         ((), "say one of prepare, info, sample"),
-        (("info",), "no corpus chosen"),
+        (("info",), "data has no value"),
         (("info", "data=wikitex"), "did you mean 'wikitext'"),
         (("info", "data=wikitext", "data.sauce=local"), "sauce"),
         (("info", "data=wikitext", "data.source=lokal"), "did you mean 'local'"),

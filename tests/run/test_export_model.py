@@ -214,7 +214,7 @@ def test_no_folder_of_something_else_is_written_over(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "thesis.txt").write_text("x")
-    with pytest.raises(UserError, match=r"holds config\.json, which is no part of an earlier export"):
+    with pytest.raises(UserError, match=r"holds config\.json, which is not part of an earlier export"):
         check_target(tmp_path)
     (tmp_path / LISTING).write_text(json.dumps({"files": ["config.json"]}))
     with pytest.raises(UserError, match=r"holds sub/thesis\.txt"):

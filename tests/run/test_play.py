@@ -95,8 +95,8 @@ def test_texts_are_given_while_they_grow(player: Player) -> None:
         ({"control": {"pos_high": 2.0}}, r"control\.pos_high=2\.0"),
         ({"control": {"pos": 1.0}}, "'pos'; did you mean 'pos_"),
         ({"prompt": "Klaus", "control": {}}, "Klaus"),
-        ({"seed": -1}, "seed=-1: give a whole number from 0"),
-        ({"new_tokens": 0}, "tokens=0: give a whole number from 1"),
+        ({"seed": -1}, "seed=-1: pass a whole number from 0"),
+        ({"new_tokens": 0}, "tokens=0: pass a whole number from 1"),
         ({"routes": ["hart"]}, "'hart'; did you mean 'hard'"),
     ],
 )

@@ -72,7 +72,7 @@ def test_answers_grow_and_end_with_the_session(player: Player) -> None:
 
 @pytest.mark.parametrize(
     ("place", "value", "said"),
-    [(0, "Klaus <b>", "Klaus &lt;b&gt;"), (1, 0.5, "seed=0.5: give a whole number"), (2, 0, "tokens=0")],
+    [(0, "Klaus <b>", "Klaus &lt;b&gt;"), (1, 0.5, "seed=0.5: pass a whole number"), (2, 0, "tokens=0")],
 )
 def test_bad_settings_are_told_in_place(player: Player, place: int, value: Any, said: str) -> None:
     given = values_of(player, pos_high=0.9)

@@ -96,6 +96,6 @@ def test_a_title_may_hold_a_colon_and_is_one_line(tmp_path: Path) -> None:
     new("foo", "Control: a study # 1", root=tmp_path)
     assert load_manifest(tmp_path / "experiments", "foo").title == "Control: a study # 1"
     for title in ('the "best"', "two\nlines", "a\\b"):
-        with pytest.raises(UserError, match=r"title=.*: give one line of text"):
+        with pytest.raises(UserError, match=r"title=.*: pass a line of text"):
             new("bar", title, root=tmp_path)
     assert not (tmp_path / "experiments" / "bar").exists()

@@ -9,18 +9,32 @@ from __future__ import annotations
 
 import json
 import keyword
-import re
 from pathlib import Path
 from string import Template
+from typing import Annotated
 
 from lit_ctg.errors import UserError
 from lit_ctg.files import config_folder, write_atomic
+from lit_ctg.limits import Matches, checked
 
 HERE = Path(__file__).parent
 MARK = "PAPER"
 
 
-def new(paper: str, title: str = "", root: Path | None = None) -> list[Path]:
+Name = Annotated[
+    str,
+    Matches(rf"(?!(?:{'|'.join(keyword.kwlist)})$)[a-z][a-z0-9_]*"),
+    "a name of small letters, digits and _, such as topic_prefix",
+]
+Title = Annotated[
+    str,
+    Matches(r"[^\"\\\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202f\u2060-\u206f]*"),
+    "a line of text without quotation marks and backslashes",
+]
+
+
+@checked
+def new(paper: Name, title: Title = "", root: Path | None = None) -> list[Path]:
     """Write the skeleton of a paper and return its files.
 
     Args:
@@ -32,10 +46,6 @@ def new(paper: str, title: str = "", root: Path | None = None) -> list[Path]:
         UserError: not a name for a package, a title of several lines, a paper or file that exists already, no checkout
             to write to.
     """
-    if not re.fullmatch(r"[a-z][a-z0-9_]*", paper) or keyword.iskeyword(paper):
-        raise UserError(f"paper={paper}: give a name of small letters, digits and _, such as paper=topic_prefix")
-    if not title.isprintable() or "\\" in title or '"' in title:
-        raise UserError(f"title={title!r}: give one line of text without quotation marks and backslashes")
     root = config_folder().parent if root is None else root
     if not (root / "pyproject.toml").is_file():
         raise UserError(f"{root} is not a checkout of lit_ctg: clone the repository and run lit-ctg new there")
