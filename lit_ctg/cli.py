@@ -17,7 +17,7 @@ from lit_ctg.command import Command, Names, option
 from lit_ctg.errors import FULL, UserError, blame, check_unicode, did_you_mean, one_line
 from lit_ctg.limits import Choice, Count, Seed
 from lit_ctg.network.pretrained import PLAIN, Device, Dtype, Loading
-from lit_ctg.terminal import Console, prepare_output, printable
+from lit_ctg.terminal import prepare_output, printable
 from lit_ctg.trust import without_trust
 
 # the commands whose runs leave checkpoints
@@ -214,15 +214,11 @@ class Evaluate(Command):
     """metrics of a checkpoint (default: of the run of this configuration)"""
 
     words = "evaluate"
+    function = "run.evaluate:evaluate"
     overrides: list[str]
     hydra = {**_RUN, "ckpt_path": "the checkpoint"}
     notes = ("a first word without '=' is a run directory: none of its training settings need be repeated",)
     examples = ("evaluate experiment=semantic_fusion/main size=smoke seed=0",)
-
-    def execute(self) -> None:
-        from lit_ctg.run.evaluate import evaluate
-
-        evaluate(self.overrides)
 
 
 class _OnModel(Command):
@@ -309,17 +305,13 @@ class Export(Command):
     """the control of a finished run as a folder that can be carried to a Hugging Face model"""
 
     words = "export"
+    function = "run.export:export"
     overrides: list[str]
     hydra = {**_RUN, "ckpt_path": "the checkpoint"}
     notes = ("a first word without '=' is a run directory",)
     examples = ("export experiment=idea_gate/main size=smoke seed=0 out=gate", "export <run directory> out=gate")
     out: Annotated[str, MinLen(1)] = option("the new folder, where the control is to go")
     kind: str | None = option("which, where a run has several (of clauses: clause_channel or grammar)", None)
-
-    def execute(self) -> None:
-        from lit_ctg.run.export import export
-
-        export(self.overrides, self.out, self.kind)
 
 
 class Play(_OnModel):
@@ -389,19 +381,16 @@ class ModelInfo(Command):
     """what a pretrained model is, where it is from, and whether its files are as they were written"""
 
     words = "model info"
+    function = "network.pretrained:info"
     examples = ("model info smollm2",)
     name: str = option("a name of lit-ctg model list, a GGUF file, or a folder")
-
-    def execute(self) -> None:
-        from lit_ctg.network.pretrained import info
-
-        _say(info(self.name))
 
 
 class Table(Command):
     """the paper's tables: printed | ours | verdict"""
 
     words = "table"
+    function = "results.publish:table_command"
     examples = ("table paper=nslm format=md",)
     paper: str = option("a paper, or all")
     size: Size = option(_SIZE, None)
@@ -409,16 +398,12 @@ class Table(Command):
     records: Records = option(_RECORDS, None)
     out: str | None = option("the file to write, or with format=eee a folder", None)
 
-    def execute(self) -> int:
-        from lit_ctg.results.publish import table_command
-
-        return table_command(self.paper, self.size, self.format, self.records, self.out, Console())
-
 
 class Report(Command):
     """one self-contained page of everything; target=wandb: dashboards; target=sweep: a W&B sweep"""
 
     words = "report"
+    function = "results.report:main"
     examples = ("report out=report.html",)
     paper: str = option("a paper, or all", "all")
     size: Size = option(_SIZE, None)
@@ -428,21 +413,12 @@ class Report(Command):
     entity: str = option("with target=wandb: your name or team there", "")
     project: str = option("with target=wandb: the project", "lit_ctg")
 
-    def execute(self) -> int:
-        if self.target == "readme":
-            from lit_ctg.results.publish import fill_readme
-
-            return fill_readme(Path(self.out or "README.md"), Path((self.records or ["experiments"])[0]))
-        from lit_ctg.results.report import main as report
-
-        places = (self.records, self.out, self.entity, self.project)
-        return report(self.paper, self.size, self.target, *places, Console())
-
 
 class Figure(Command):
     """a paper's figures as SVG, PNG or PDF files"""
 
     words = "figure"
+    function = "results.figure:main"
     examples = ("figure paper=semantic_fusion",)
     paper: str = option("a paper, or all", "all")
     size: Size = option(_SIZE, None)
@@ -450,48 +426,33 @@ class Figure(Command):
     format: Literal["svg", "png", "pdf"] = option("of the files", "svg")
     out: str | None = option("a folder, outputs/figures/<paper> by default", None)
 
-    def execute(self) -> int:
-        from lit_ctg.results.figure import main as figure
-
-        return figure(self.paper, self.size, self.records, self.out, Console(), format=self.format)
-
 
 class Verify(Command):
     """recompute what the committed texts allow, and report every difference"""
 
     words = "verify"
+    function = "results.verify:main"
     examples = ("verify paper=idea_gate",)
     paper: str = option("a paper, field, or all", "all")
     records: Records = option("comma-separated folders of records; default: the committed ones", None)
-
-    def execute(self) -> int:
-        from lit_ctg.results.verify import main as verify
-
-        return verify(self.paper, self.records, Console())
 
 
 class Collect(Command):
     """copy finished runs of committed code to experiments/, where tables read them"""
 
     words = "collect"
+    function = "results.record:collect_command"
     examples = ("collect records=outputs", "collect records=outputs/idea_gate replace=true")
     records: Records = option("comma-separated folders of records; default: outputs", None)
     out: str = option("the folder of the papers", "experiments")
     replace: bool = option("true: overwrite the record of the same run", False)
-
-    def execute(self) -> None:
-        from lit_ctg.results.record import check_sources, collect, load_records
-
-        sources = self.records or ["outputs"]
-        check_sources(sources)
-        written = collect(load_records(sources), Path(self.out), replace=self.replace)
-        print(f"{len(written)} records written below {self.out}")
 
 
 class Reproduce(Command):
     """run what a paper's tables lack, then make tables and report"""
 
     words = "reproduce"
+    function = "run.reproduce:main"
     examples = ("reproduce paper=all size=small dry_run=true",)
     paper: str = option("a paper, or all")
     size: Literal["smoke", "small", "paper"] = option("of the runs", "small")
@@ -502,11 +463,6 @@ class Reproduce(Command):
         "comma-separated folders of records; default: your own in outputs/ and the committed ones", None
     )
 
-    def execute(self) -> int:
-        from lit_ctg.run.reproduce import main as reproduce
-
-        return reproduce(self.paper, self.size, self.local, self.output_root, self.records, self.dry_run)
-
 
 _OUTPUTS = "where runs go"
 
@@ -515,6 +471,7 @@ class LabStart(Command):
     """run what reproduce would, in the background, one worker per core"""
 
     words = "lab start"
+    function = "run.lab:start"
     notes = ("continues after a stop, a crash or a restart of the machine; what is not given is as at the last start",)
     examples = ("lab start paper=control_code local=<folder>", "lab status", "lab stop")
     paper: str | None = option("a paper, or all (default)", None)
@@ -525,53 +482,29 @@ class LabStart(Command):
     nice: Annotated[int, Interval(ge=0, le=19)] | None = option("how far other processes go first (default: 19)", None)
     retry: bool = option("true: retry what failed", False)
 
-    def execute(self) -> None:
-        from lit_ctg.run.lab import Lab, start
-
-        given = {"paper": self.paper, "size": self.size, "local": self.local, "workers": self.workers}
-        given = {key: value for key, value in {**given, "nice": self.nice}.items() if value is not None}
-        _say(start(Lab(self.output_root), given, self.retry))
-
 
 class LabStop(Command):
     """end the runs of the background at their next checkpoint"""
 
     words = "lab stop"
+    function = "run.lab:stop"
     output_root: str = option(_OUTPUTS, "outputs")
-
-    def execute(self) -> None:
-        from lit_ctg.run.lab import Lab, stop
-
-        _say(stop(Lab(self.output_root)))
 
 
 class LabStatus(Command):
     """what runs in the background, is done and is left"""
 
     words = "lab status"
+    function = "run.lab:status"
     output_root: str = option(_OUTPUTS, "outputs")
-
-    def execute(self) -> None:
-        from lit_ctg.run.lab import Lab
-
-        _say(Lab(self.output_root).status())
 
 
 class LabCollect(Command):
     """copy finished records of the background to experiments/"""
 
     words = "lab collect"
+    function = "run.lab:collected"
     output_root: str = option(_OUTPUTS, "outputs")
-
-    def execute(self) -> None:
-        from lit_ctg.run.lab import Lab, collected
-
-        _say(collected(Lab(self.output_root)))
-
-
-def _say(lines: Sequence[str]) -> None:
-    for line in lines:
-        print(printable(line))
 
 
 class _Data(Command):
@@ -617,14 +550,10 @@ class DataCounts(Command):
     """perplexity of count-based models on a corpus, a scale for every language model"""
 
     words = "data counts"
+    function = "run.counts:main"
     overrides: list[str]
     hydra = _RUN
     examples = ("data counts experiment=nslm/numbers size=smoke",)
-
-    def execute(self) -> None:
-        from lit_ctg.run.counts import main as counts
-
-        counts(self.overrides)
 
 
 class ExportModel(Command):
@@ -652,18 +581,14 @@ class MemoryBuild(Command):
     """count a folder of texts for a Hugging Face model"""
 
     words = "memory build"
+    function = "run.memory:build"
     overrides: list[str]
     hydra = {"data.root": "the folder of texts, one file or subfolder per label"}
     examples = ("memory build model=gpt2 data.root=texts out=memory",)
     model: str = option("the Hugging Face model, folder or hub name")
-    out: str = option("where the memory goes")
+    out: str = option("folder of the memory")
     order: Annotated[int, Interval(ge=2, le=5)] = option("longest n-grams", 3)
     smoothing: Literal["kneser_ney", "witten_bell"] = option("of the counts", "kneser_ney")
-
-    def execute(self) -> None:
-        from lit_ctg.run.memory import build
-
-        build(self.model, self.out, self.overrides, order=self.order, smoothing=self.smoothing)
 
 
 class MemoryFit(_OnModel):
@@ -675,7 +600,7 @@ class MemoryFit(_OnModel):
     examples = ("memory fit memory=memory model=gpt2 data.root=texts",)
     model: str = option("the Hugging Face model, folder or hub name")
     memory: str = option("folder of the memory")
-    out: str | None = option("where the fitted one goes (default: the same)", None)
+    out: str | None = option("folder of the fitted memory (default: the same)", None)
     tokens: Annotated[int, Ge(2)] | None = option("read at most this many tokens of each split (default: all)", None)
     context: Annotated[int, Ge(2)] = option("tokens the model reads at a time, at most its context", 512)
 
@@ -690,6 +615,7 @@ class FieldRun(Command):
     """measure control methods on one model, task and judges"""
 
     words = "field run"
+    function = "field.run:run_all"
     overrides: list[str]
     hydra = {
         "task": "sentiment, topic, ...; several (with commas) or all make a sweep",
@@ -710,30 +636,22 @@ class FieldRun(Command):
         "field run task=sentiment method=all data.source=local data.root=<folder of reviews>",
     )
 
-    def execute(self) -> int:
-        from lit_ctg.field.run import run_all
-
-        return run_all(self.overrides)
-
 
 class FieldReport(Command):
     """tables and pictures of the methods, ranked"""
 
     words = "field report"
+    function = "field.page:report"
     records: Records = option("comma-separated folders of records; default: the committed ones", None)
     out: str | None = option("a folder for tables and pictures", None)
     size: Literal["smoke", "small", "paper"] | None = option("only runs of this size", None)
-
-    def execute(self) -> int:
-        from lit_ctg.field.page import report
-
-        return report(self.records, self.out, self.size, console=Console(soft_wrap=True, highlight=False))
 
 
 class FieldRejudge(Command):
     """ask whether judges of another seed give the same ranking"""
 
     words = "field rejudge"
+    function = "field.rejudge:rejudge"
     examples = ("field rejudge seed=1",)
     seed: Seed = option("of the judges")
     records: Records = option("one folder of records; default: the committed ones", None)
@@ -741,26 +659,16 @@ class FieldRejudge(Command):
     root: str | None = option("where the corpus lies now, with task=", None)
     output_root: str = option("where judges are kept", "outputs")
 
-    def execute(self) -> int:
-        from lit_ctg.field.rejudge import rejudge
-
-        console = Console(soft_wrap=True, highlight=False)
-        return rejudge(self.seed, self.records, self.task, self.root, self.output_root, console)
-
 
 class FieldExport(Command):
     """what a method learned as controls for lit-ctg generate, Steered and play"""
 
     words = "field export"
+    function = "field.export:export_one"
     overrides: list[str]
     hydra = FieldRun.hydra
     examples = ("field export task=sentiment method=idea_gate_lift size=smoke out=<folder>",)
     out: str = option("a folder for the controls")
-
-    def execute(self) -> None:
-        from lit_ctg.field.export import export_one
-
-        export_one(self.overrides, self.out)
 
 
 class FieldAdd(Command):
@@ -798,14 +706,9 @@ class List(Command):
     """what there is to choose from, one line each"""
 
     words = "list"
+    function = "run.listing:lines"
     examples = ("list experiments", "list data", "list metrics", "list controls")
     what: Annotated[str, Choice(Names(_kinds))] = option("the kind of thing")
-
-    def execute(self) -> None:
-        from lit_ctg.run.listing import lines
-
-        for line in lines(self.what):
-            print(line)
 
 
 class Completion(Command):

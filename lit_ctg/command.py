@@ -1,17 +1,16 @@
 """The grammar of the command line: ``key=value`` words, read into the dataclass that declares a command's options.
 
-A command is a subclass of ``Command``: its docstring is its line of help, its fields are its options, ``execute`` does
-the work.
-The field's annotation gives its type, range and choices (``limits.py``), ``option`` what it means and its default.
-Hydra's words (``train``, and what composes a configuration) are collected in a field ``overrides``.
+A command is a subclass of ``Command``: its docstring is its line of help, its fields are its options, ``function``
+names what does the work. A field's annotation gives its type, range and choices (``limits.py``), ``option`` its meaning
+and default. Hydra's words (``train``, and what composes a configuration) are collected in a field ``overrides``.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import inspect
 import typing
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self, dataclass_transform
 
@@ -19,6 +18,7 @@ from omegaconf import OmegaConf
 
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.limits import check_value, kinds_of
+from lit_ctg.terminal import printable
 
 # taken by every command, used by the command line itself
 GLOBAL = ("debug",)
@@ -48,17 +48,19 @@ class Names(Collection[str]):
 
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(option,))
-class Command(ABC):
+class Command:
     """One command of ``lit-ctg``.
 
     Attributes:
         words: that call it, such as ``memory build``.
+        function: what does the work, ``<module>:<name>`` below ``lit_ctg``, unless the command has its own ``execute``.
         hydra: options of the configuration that deserve a line of help, with their meanings.
         notes: more lines of help.
         examples: whole command lines without ``lit-ctg``.
     """
 
     words: ClassVar[str]
+    function: ClassVar[str] = ""
     hydra: ClassVar[Mapping[str, str]] = {}
     notes: ClassVar[tuple[str, ...]] = ()
     examples: ClassVar[tuple[str, ...]] = ()
@@ -67,9 +69,13 @@ class Command(ABC):
         super().__init_subclass__(**options)
         dataclasses.dataclass(kw_only=True)(cls)
 
-    @abstractmethod
     def execute(self) -> int | None:
-        """Do the work; return the exit code, None for 0."""
+        """Call ``function`` with the fields by name, and print its lines if it returns some; return the exit code."""
+        module, _, name = self.function.partition(":")
+        found = getattr(importlib.import_module(f"lit_ctg.{module}"), name)(**vars(self))
+        for line in found if isinstance(found, list) else []:
+            print(printable(str(line)))
+        return found if isinstance(found, int) else None
 
     @classmethod
     def summary(cls) -> str:
@@ -113,8 +119,8 @@ class Command(ABC):
     def parse(cls, words: Sequence[str]) -> Self:
         """Read the words after the command's name.
 
-        A bare first word stands for the first option (``lit-ctg table nslm``); ``--key value`` and ``--key=value`` for
-        ``key=value``, ``--key`` for ``key=true``. A list is ``a,b`` or ``[a,b]``, and a repeated list goes on.
+        A bare first word is the first option (``lit-ctg table nslm``); ``--key value`` and ``--key=value`` mean
+        ``key=value``, ``--key`` means ``key=true``. A list is ``a,b`` or ``[a,b]``; a repeated list is extended.
 
         Raises:
             UserError: an unknown option, one that is given twice, missing or without a value, a value that does not

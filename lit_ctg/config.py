@@ -132,7 +132,7 @@ def variants() -> dict[str, dict[str, Any]]:
 
 
 def _variant_node(paper: str, name: str, variant: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a variant as the file in ``conf/experiment`` that it stands for."""
+    """Return a variant in the form of a file in ``conf/experiment``."""
     defaults: list[Any] = [f"/experiment/{paper}/{variant['of']}"]
     node: dict[str, Any] = {"defaults": defaults, "name": name}
     for key, value in variant["set"].items():

@@ -275,7 +275,7 @@ def line_chart(
     """Return curves with their interval bands and labelled horizontal rules.
 
     ``log`` and ``log_x`` are scales, for values above 0. ``steps`` are the words on an x axis of equal steps, whose
-    points then stand at 0, 1, ...; ``about`` goes before the description for screen readers.
+    points are then at 0, 1, ...; ``about`` is put before the description for screen readers.
     """
     named = sum(bool(one.name) for one in lines)
     upright = sum(len(step) + 2 for step in steps) * LETTER > WIDTH - 1

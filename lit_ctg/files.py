@@ -44,7 +44,7 @@ def writing(path: str | Path, *, remedy: str = ELSEWHERE) -> Iterator[None]:
 
     Raises:
         UserError: for an ``OSError`` (a full disk, a name that is too long, a folder that is read-only, ...), and for
-            one that torch or safetensors report as an error of their own.
+            one that torch or safetensors report as another error.
     """
     try:
         yield
@@ -376,7 +376,7 @@ def named_floats(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-# larger files are not settings, nor are deeper ones, or those whose aliases stand for more values than this
+# larger files are not settings, nor are deeper ones, or those whose aliases expand to more values than this
 MAX_YAML_BYTES, MAX_YAML_DEPTH, MAX_YAML_VALUES = 2**24, 100, 100_000
 
 
@@ -433,7 +433,7 @@ def _check_events(events: Iterable[Any], aliases: bool) -> None:
         elif not aliases:
             raise yaml.YAMLError(f"line {line} has an alias (*): write it out")
         elif event.anchor not in sizes:
-            raise yaml.YAMLError(f"line {line}: *{event.anchor} stands for nothing that ends before it")
+            raise yaml.YAMLError(f"line {line}: *{event.anchor} has no anchor that ends before it")
         else:
             size = sizes[event.anchor]
         if anchor is not None:

@@ -20,7 +20,7 @@ from lit_ctg.errors import UserError
 
 HEADER = '''"""{title}
 
-Written by lit_ctg {version} from its own source (Apache-2.0), definitions copied as they stand; lit_ctg is not needed.
+Written by lit_ctg {version} from its own source (Apache-2.0), definitions copied verbatim; lit_ctg is not needed.
 """
 
 from __future__ import annotations

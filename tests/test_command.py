@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import importlib
+import inspect
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -122,6 +125,10 @@ def test_help_tells_all_options() -> None:
 def test_every_command_says_what_it_does_and_takes() -> None:
     for name, command in commands().items():
         assert command.words == name and 10 < len(command.summary()) < 120, name
+        if command.function:
+            module, _, called = command.function.partition(":")
+            work = getattr(importlib.import_module(f"lit_ctg.{module}"), called)
+            inspect.signature(work).bind(**dict.fromkeys(field.name for field in dataclasses.fields(command)))
         assert all(field.metadata["meaning"] for field in command.options().values())
         assert not set(command.hydra) & set(command.options()), name
         for example in command.examples:

@@ -27,7 +27,6 @@ from lit_ctg.figure import (
     heat_map,
     line_chart,
     read_words,
-    tick_text,
     value_range,
     word_shift,
 )
@@ -145,13 +144,6 @@ def test_equal_steps_have_every_word_and_turn_many_upright() -> None:
     for steps, angle in ((["0", "0.1", "1", "10"], 0), (["a long word to read"] * 4, 90)):
         labels = axes_of(line_chart("t", [line], x="lambda", steps=steps)).get_xticklabels()
         assert [label.get_text() for label in labels] == steps and {label.get_rotation() for label in labels} == {angle}
-
-
-@pytest.mark.parametrize(
-    ("value", "words"), [(20.0, "20"), (0.5, "0.5"), (1e4, "10,000"), (1e6, "1e6"), (1e-7, "1e-7"), (1e12, "1e12")]
-)
-def test_tick_text(value: float, words: str) -> None:
-    assert tick_text(value) == words
 
 
 def test_best_words_before_and_after() -> None:

@@ -319,8 +319,8 @@ def test_aliases_are_allowed_up_to_what_they_stand_for(tmp_path: Path, monkeypat
     bomb += "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 10))
     for content, reason in (
         (bomb, "line 5: more than 100,000 values"),
-        ("a: &x [1, *x]\n", r"line 1: \*x stands for nothing that ends before it"),
-        ("a: *y\n", r"line 1: \*y stands for nothing"),
+        ("a: &x [1, *x]\n", r"line 1: \*x has no anchor that ends"),
+        ("a: *y\n", r"line 1: \*y has no anchor"),
     ):
         path.write_text(content)
         with pytest.raises(UserError, match=rf"a\.yaml: cannot be read as YAML: {reason}"):

@@ -105,12 +105,12 @@ def _record(cfg: DictConfig, bench: Bench) -> dict[str, Any] | None:
     return record
 
 
-def export_one(words: Sequence[str], out: str) -> None:
+def export_one(overrides: Sequence[str], out: str) -> None:
     """Export the controls of one combination to a folder.
 
     Raises:
         UserError: several, or see ``export.export``.
     """
-    if len(combinations(words)) > 1 or "method=all" in words or "task=all" in words:
+    if len(combinations(overrides)) > 1 or "method=all" in overrides or "task=all" in overrides:
         raise UserError("lit-ctg field export: give one task, one method and one seed")
-    export(compose(words), out, Console(soft_wrap=True, highlight=False))
+    export(compose(overrides), out, Console(soft_wrap=True, highlight=False))

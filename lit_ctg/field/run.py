@@ -282,20 +282,20 @@ def seconds_ratio(bench: Bench, arms: Mapping[str, Arm], method: Method, repeats
     return MetricResult(statistics.fmean(ratios), "", "lower", len(ratios), None, 1)
 
 
-def run_all(words: Sequence[str]) -> int:
+def run_all(overrides: Sequence[str]) -> int:
     """Run every combination; return 0, or 1 if one failed or another process is running it.
 
     A failure is reported at once and does not stop the rest; that of a single combination is raised, as is any with
     ``debug``.
     """
-    if not any(word.partition("=")[0] in GROUPS for word in words):
+    if not any(word.partition("=")[0] in GROUPS for word in overrides):
         known = "; ".join(f"{group}s: {', '.join(options(group))}" for group in GROUPS)
         raise UserError(
             f"give task= and method= (all: every one), as in task=keywords method=dexperts size=smoke; {known}"
         )
-    words = [f"{key}={','.join(complete(key))}" if value == "all" and key in GROUPS else word
-             for word in words for key, _, value in [word.partition("=")]]  # fmt: skip
-    jobs = combinations(words)
+    overrides = [f"{key}={','.join(complete(key))}" if value == "all" and key in GROUPS else word
+                 for word in overrides for key, _, value in [word.partition("=")]]  # fmt: skip
+    jobs = combinations(overrides)
     configs = [compose(job) for job in jobs]  # compose all of them before the first one runs
     console, failed = Console(soft_wrap=True, highlight=False), 0
     benches: dict[str, Bench] = {}

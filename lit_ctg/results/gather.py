@@ -151,9 +151,9 @@ def _missing_runs(paper: str, tables: Sequence[Table], pool: RecordPool) -> list
     if not names:
         return []
     left = len(names) - MISSING_NAMED
-    told = ", ".join(names[:MISSING_NAMED]) + (f" and {left} more" if left > 0 else "")
+    listed = ", ".join(names[:MISSING_NAMED]) + (f" and {left} more" if left > 0 else "")
     return [
-        f"Missing runs (in one regime at least): {told}. lit-ctg reproduce paper={paper} size={pool.size} makes those "
+        f"Missing runs (in one regime at least): {listed}. lit-ctg reproduce paper={paper} size={pool.size} makes those "
         "that paper.yaml lists; with dry_run=true it says which, and how long they take."
     ]
 
@@ -278,9 +278,9 @@ def _check_notes(spec: TableSpec, rows: Sequence[Row], pool: RecordPool) -> list
         for regime in REGIMES:
             names = sorted(experiment for experiment, own in wanted if own == regime)
             found += run_checks([check], names, regime, pool) if names else []
-        told = [f"{label} {_where(results)}" for label, results in _by_outcome(found).items()]
-        if told:
-            notes.append(f"Check {name} ({check.says}): {'; '.join(told)}.")
+        listed = [f"{label} {_where(results)}" for label, results in _by_outcome(found).items()]
+        if listed:
+            notes.append(f"Check {name} ({check.says}): {'; '.join(listed)}.")
     return notes
 
 

@@ -22,7 +22,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 from lit_ctg.errors import UserError
 from lit_ctg.files import (
@@ -50,33 +51,6 @@ _REMEDY, _ARCHIVE = "pass another file, or run the job again", "an archive of ru
 _TEXT, _COUNT, _NUMBER = (str,), (int,), (int, float)
 _MAYBE = type(None)
 _MISSING = type("missing", (), {})()
-# field -> accepted types, in the order of the file
-FIELDS: dict[str, tuple[type, ...]] = {
-    "schema_version": _COUNT,
-    "status": _TEXT,
-    "error": (str, _MAYBE),
-    "name": _TEXT,
-    "paper": _TEXT,
-    "experiment": _TEXT,
-    "regime": _TEXT,
-    "size": _TEXT,
-    "seed": _COUNT,
-    "config": (dict,),
-    "config_hash": _TEXT,
-    "git": (dict,),
-    "versions": (dict,),
-    "device": (str, _MAYBE),
-    "processor": (str, _MAYBE),
-    "threads": (int, _MAYBE),
-    "precision": (str, _MAYBE),
-    "parameters": (int, _MAYBE),
-    "wall_time_s": (int, float, _MAYBE),
-    "tokens_per_s": (int, float, _MAYBE),
-    "peak_memory_mb": (int, float, _MAYBE),
-    "started_at": _TEXT,
-    "metrics": (dict,),
-    "history": (dict,),
-}
 # fields that older records lack
 _LATER = {"processor": None, "precision": None}
 _CHOICES = {"status": STATUSES, "regime": REGIMES, "size": SIZES}
@@ -122,7 +96,7 @@ HASH_IGNORED = (
 PACKAGES = ("torch", "lightning", "torchmetrics", "hydra-core", "omegaconf", "transformers", "numpy", "scipy")
 
 
-@dataclass
+@dataclass(kw_only=True)
 class RunRecord:
     """One run.
 
@@ -133,8 +107,11 @@ class RunRecord:
     in ``error`` what was not finite and when; the numbers that it has are kept.
     """
 
-    paper: str
+    schema_version: int = SCHEMA_VERSION
+    status: str = "DONE"
+    error: str | None = None
     name: str
+    paper: str
     experiment: str
     regime: str
     size: str
@@ -143,9 +120,6 @@ class RunRecord:
     config_hash: str
     git: dict[str, Any]
     versions: dict[str, str]
-    started_at: str
-    status: str = "DONE"
-    error: str | None = None
     device: str | None = None
     processor: str | None = None
     threads: int | None = None
@@ -154,11 +128,11 @@ class RunRecord:
     wall_time_s: float | None = None
     tokens_per_s: float | None = None
     peak_memory_mb: float | None = None
+    started_at: str
     metrics: dict[str, dict[str, Any]] = field(default_factory=dict)
     history: dict[str, list[list[float]]] = field(default_factory=dict)
     samples: list[dict[str, Any]] = field(default_factory=list)
     corpus: dict[str, str] = field(default_factory=dict)
-    schema_version: int = SCHEMA_VERSION
     source: Path | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -178,6 +152,17 @@ class RunRecord:
         if self.samples:
             data["samples"] = named_floats(self.samples)
         return data
+
+
+def _accepted(hint: Any) -> tuple[type, ...]:
+    """Return the types that a field may have; a number without a point is a float too."""
+    kinds = tuple(get_origin(part) or part for part in (get_args(hint) if isinstance(hint, UnionType) else (hint,)))
+    return (int, *kinds) if float in kinds else kinds
+
+
+# field -> accepted types, in the order of the file
+FIELDS = {name: _accepted(hint) for name, hint in get_type_hints(RunRecord).items()
+          if name not in ("samples", "corpus", "source")}  # fmt: skip
 
 
 def in_float32(record: RunRecord) -> bool:
@@ -567,6 +552,18 @@ def collect(records: list[RunRecord], root: Path, *, replace: bool = False) -> l
             if new:
                 write_atomic(archive, packed({name: text for name, text in {**files, **new}.items() if text}))
     return written
+
+
+def collect_command(records: list[str] | None, out: str, replace: bool) -> list[str]:
+    """Collect the records of some folders, by default ``outputs``; return the line of the answer.
+
+    Raises:
+        UserError: see ``check_sources``, ``load_records`` and ``collect``.
+    """
+    sources = records or ["outputs"]
+    check_sources(sources)
+    written = collect(load_records(sources), Path(out), replace=replace)
+    return [f"{len(written)} records written below {out}"]
 
 
 def family(paper: str, name: str) -> str:

@@ -25,7 +25,7 @@ from lit_ctg.errors import UserError
 from lit_ctg.files import write_atomic
 from lit_ctg.results.figure import has_ours, headline_picture, legend_for, panels_for, training_curves
 from lit_ctg.results.gather import ALL, AUTO, all_results, gather, twins
-from lit_ctg.results.publish import publish_dashboards, write_dashboards
+from lit_ctg.results.publish import fill_readme, publish_dashboards, write_dashboards
 from lit_ctg.results.record import RECORDS, REGIMES, RunRecord, check_no_input
 from lit_ctg.results.render import (
     NOT_APPLICABLE,
@@ -378,7 +378,7 @@ def main(
     Args:
         paper, size, records: see ``publish.table_command``.
         target: ``html``; ``wandb`` publishes dashboards, or writes them to the folder ``out``; ``sweep`` writes the
-            paper's W&B sweep to the file ``out``.
+            paper's W&B sweep to the file ``out``; ``readme`` fills the table of papers in ``out`` (README.md).
         out: file of the page, by default ``outputs/report.html``.
         entity, project: where dashboards go.
         console: where to report what was written.
@@ -391,6 +391,8 @@ def main(
     shown = console or Console()
     if target == "wandb":
         return _dashboards(paper, size, records, out, entity, project, shown)
+    if target == "readme":
+        return fill_readme(Path(out or "README.md"), Path((records or ["experiments"])[0]))
     if target == "sweep":
         made = write_sweep(paper, out)
         shown.print(f"sweep: {made}; wandb sweep {made}", markup=False, highlight=False, soft_wrap=True)

@@ -205,14 +205,14 @@ def _pooled(table: TableSpec, row: RowSpec, regime: str, pool: RecordPool, bound
         by_cell.setdefault(cell, []).append(mean_of([_combined(row, values) for values in runs], domain))
     means = [mean_of(own_means, domain) for own_means in by_cell.values()]
     what = " combination" if row.alike else ""
-    told = [
+    failures = [
         f"{count}{what}{'s' * (count > 1 and bool(what))} left out, check {name} does not hold"
         for name, count in failed.items()
     ]
     if not means:
         if failed:
-            verdict = Verdict(CANNOT_DECIDE, "; ".join(told)) if row.claim else None
-            return Cell(hole=f"cannot decide: {'; '.join(told)}", verdict=verdict, bounds=bounds)
+            verdict = Verdict(CANNOT_DECIDE, "; ".join(failures)) if row.claim else None
+            return Cell(hole=f"cannot decide: {'; '.join(failures)}", verdict=verdict, bounds=bounds)
         hole = holes[0] if holes else "no seed has all of its terms"
         return Cell(hole=hole, verdict=Verdict(NOT_RUN, hole) if row.claim else None, bounds=bounds)
     values = dict(enumerate(means))
@@ -237,7 +237,7 @@ def _pooled(table: TableSpec, row: RowSpec, regime: str, pool: RecordPool, bound
         cells=len(means),
         verdict=verdict,
         finding=_finding(row, None, measured, bounds),
-        note="; ".join([f"over {len(means)} of {len(set(names))} cells ({size})", *told]),
+        note="; ".join([f"over {len(means)} of {len(set(names))} cells ({size})", *failures]),
         bounds=bounds,
     )
 
@@ -310,7 +310,7 @@ class _Measured:
     def _seeds(self, row: RowSpec, printed: Printed | None) -> None:
         """Set the intervals over seeds: of the mean for a difference, of one more run for a level; they need three.
 
-        A printed difference that no claim goes with is a number, so it too is held against one more run.
+        A printed difference without a claim is a number, so it too is compared with one more run.
         """
         difference = _is_difference(row)
         number = row.claim is None and printed is not None and printed.value is not None

@@ -488,7 +488,7 @@ def _row(raw: dict[str, Any], where: str) -> RowSpec:
 
 
 def _unfolded(raw: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return a row with a field of its own for everything that is written under one key."""
+    """Return a row with one field for each part that is written under a common key."""
     row = {key: value for key, value in raw.items() if key != "bounds"} | (raw.get("bounds") or {})
     for key, field_name, kind in (("interval", "trials", int), ("claim", "effect", float)):
         if isinstance(pair := raw.get(key), dict) and len(pair) == 1:

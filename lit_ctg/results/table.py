@@ -178,7 +178,7 @@ class RecordPool:
                     return "made-up sample text"
                 folder = Path(str(root)).name
                 if source == "local" and self.data is not None and folder not in self.data:
-                    return f"data of one's own ({folder})"
+                    return f"user-supplied data ({folder})"
         return None
 
     def _sources(self, record: RunRecord) -> Iterator[tuple[str, Any]]:

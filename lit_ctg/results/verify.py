@@ -220,8 +220,8 @@ def main(paper: str | None = None, records: Sequence[str | Path] | None = None, 
             raise UserError(f"no finished record of {name} at {places}: give another records=")
         outcome = verify(done, recompute_of(name))
         counts = f"{outcome.recomputed:,} numbers recomputed, {outcome.bounded:,} more bounded by their texts"
-        told = f"{len(outcome.differences)} differ; {outcome.left:,} numbers need the model or the corpus"
-        lines = [f"{name}: {outcome.records} records, {counts}, {told}"]
+        outcome_words = f"{len(outcome.differences)} differ; {outcome.left:,} numbers need the model or the corpus"
+        lines = [f"{name}: {outcome.records} records, {counts}, {outcome_words}"]
         lines += [f"  {line}" for line in outcome.differences[:TOLD]]
         if len(outcome.differences) > TOLD:
             lines.append(f"  and {len(outcome.differences) - TOLD} more")

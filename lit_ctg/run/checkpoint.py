@@ -101,7 +101,7 @@ def prepare_resume(folder: Path, config: Mapping[str, Any], corpus: Mapping[str,
         UserError: it is of another model, corpus or version, or none of the remaining checkpoints can be read.
     """
     last, anew = folder / CHECKPOINT, f"delete {folder} to run from the start"
-    told = None
+    warning = None
     try:
         found = read(last) if last.exists() or previous(last).exists() else None
     except UserError as error:
@@ -112,14 +112,14 @@ def prepare_resume(folder: Path, config: Mapping[str, Any], corpus: Mapping[str,
         except UserError:
             raise UserError(f"{error}; {anew}") from error
         if last.exists():
-            told = f"{error}: resuming from the checkpoint before it"
+            warning = f"{error}: resuming from the checkpoint before it"
             set_aside(last)
         os.replace(previous(last), last)
     if found is not None:
         with within(remedy=anew):
             _compare(config, found)
         found.check_corpus(corpus, otherwise=anew)
-    return told
+    return warning
 
 
 def compose_with_checkpoint(words: list[str]) -> tuple[DictConfig, Checkpoint]:

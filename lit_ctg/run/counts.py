@@ -72,13 +72,13 @@ def of_trials(cfg: DictConfig, datamodule: LightningDataModule) -> dict[str, dic
     return found
 
 
-def main(words: list[str], console: Console | None = None) -> RunRecord:
+def main(overrides: list[str], console: Console | None = None) -> RunRecord:
     """Count the corpus of ``experiment=<paper>/<name>``, print the perplexities and write their record.
 
     Raises:
         UserError: no experiment, data without splits to count, or whatever composing and reading it raise.
     """
-    cfg = compose(words)
+    cfg = compose(overrides)
     datamodule = build_datamodule(cfg)
     if hasattr(datamodule, "count_references"):  # sentences that are drawn, not read
         count: Callable[[], dict[str, MetricResult]] = datamodule.count_references

@@ -94,7 +94,7 @@ def claim(
     Args:
         stem: see ``run_stem``.
         skip_completed: whether a finished run need not be repeated.
-        same_corpus: tells from a record whether its run had the same corpus; a run on another corpus does not count.
+        same_corpus: whether the run of a record had the same corpus; a run on another corpus does not count.
 
     Raises:
         UserError: the folder cannot be written.

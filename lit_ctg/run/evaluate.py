@@ -20,7 +20,7 @@ from lit_ctg.run.train import close_loggers, fill_record, new_record
 from lit_ctg.terminal import Console
 
 
-def evaluate(words: list[str]) -> RunRecord:
+def evaluate(overrides: list[str]) -> RunRecord:
     """Evaluate a checkpoint on its validation split; print the metrics and leave a record under ``evaluate/``.
 
     Raises:
@@ -28,7 +28,7 @@ def evaluate(words: list[str]) -> RunRecord:
         Diverged: the checkpoint's weights or the results are not finite; the record also says so.
     """
     with quiet():
-        return _evaluate(words)
+        return _evaluate(overrides)
 
 
 def _evaluate(words: list[str]) -> RunRecord:

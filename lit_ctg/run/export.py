@@ -24,8 +24,8 @@ from lit_ctg.run.directory import RECORD, run_status
 from lit_ctg.terminal import Console
 
 
-def export(words: list[str], out: str, kind: str | None = None) -> Control:
-    """Write the control of the run that ``words`` name to the folder ``out``; return it.
+def export(overrides: list[str], out: str, kind: str | None = None) -> Control:
+    """Write the control of the run that ``overrides`` name to the folder ``out``; return it.
 
     ``papers/<paper>/control.py:of_run`` says what the control of a run is; where it has several, ``kind`` chooses.
 
@@ -33,7 +33,7 @@ def export(words: list[str], out: str, kind: str | None = None) -> Control:
         UserError: no finished run, a paper or run without a control (of that kind), a folder that holds something else.
     """
     folder = Path(out)
-    cfg, checkpoint = compose_with_checkpoint(words)
+    cfg, checkpoint = compose_with_checkpoint(overrides)
     name = f"lit_ctg.papers.{plain_name(cfg.paper, 'the paper of this run', 'train again')}.control"
     if not (Path(lit_ctg.__file__).parent / "papers" / cfg.paper / "control.py").is_file():
         raise UserError(

@@ -21,7 +21,7 @@ PATIENCE = 10.0
 JOURNAL_VARIABLE = "LIT_CTG_SWEEP_JOURNAL"
 # exit code of a single run that another process is working on; a Python that cannot start ends with 1
 BUSY = 75
-# tells a job how many share the cores
+# how many jobs share the cores
 SIDE_BY_SIDE = "LIT_CTG_SIDE_BY_SIDE"
 
 
@@ -66,7 +66,7 @@ class Jobs:
         self.started = 0
 
     def start(self, overrides: Sequence[str]) -> None:
-        """Start a job as soon as there is room; its output goes to ``<logs>/<number>.log``.
+        """Start a job as soon as there is room; its output is written to ``<logs>/<number>.log``.
 
         Raises:
             UserError: that file cannot be written.

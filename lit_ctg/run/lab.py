@@ -72,7 +72,7 @@ class Lab:
         return {"running": [], "lines": [], "left": None, **_read(self.folder / "state.json")}
 
     def file(self, job: Group, kind: str) -> Path:
-        """Return the ``log`` of a job, or where it is told how it ``failed``."""
+        """Return the ``log`` of a job, or the file that says how it ``failed``."""
         return self.folder / "jobs" / f"{hashlib.sha256(' '.join(job.command()).encode()).hexdigest()[:12]}.{kind}"
 
     def alive(self) -> bool:
@@ -227,17 +227,18 @@ def serve(output_root: str) -> int:
         lock.release()
 
 
-def start(lab: Lab, given: Mapping[str, Any], retry: bool = False) -> list[str]:
-    """Start the lab's process if there is none; return what to tell.
+def start(output_root: str, retry: bool = False, **given: Any) -> list[str]:
+    """Start the lab's process if there is none; return the lines of the answer.
 
     Args:
-        lab: of the output root.
-        given: paper, size, local, workers, nice; those not given are those of the last start.
+        output_root: of the lab.
         retry: try again what failed.
+        given: paper, size, local, workers, nice; None means the value of the last start.
 
     Raises:
         UserError: no such paper, size or folder.
     """
+    lab, given = Lab(output_root), {name: value for name, value in given.items() if value is not None}
     check_local(given.get("local"))
     values = {**_DEFAULTS, "workers": str(cores())}
     with contextlib.suppress(UserError):
@@ -245,7 +246,7 @@ def start(lab: Lab, given: Mapping[str, Any], retry: bool = False) -> list[str]:
     values |= {name: str(value) for name, value in given.items()}
     # one per core
     check_value("lit-ctg lab: workers", int(values["workers"]), Annotated[int, Interval(ge=1, le=cores())])
-    jobs, _, left_out = lab.plan(values)  # a mistake is told here, not in the log
+    jobs, _, left_out = lab.plan(values)  # a mistake is reported here, not in the log
     write_atomic(lab.folder / "settings.json", json.dumps(values, indent=1))
     for path in (lab.folder / "jobs").glob("*.failed") if retry else ():
         path.unlink()
@@ -256,29 +257,36 @@ def start(lab: Lab, given: Mapping[str, Any], retry: bool = False) -> list[str]:
     return [*left_out, f"{'running already' if already else 'started'}, {todo}; lit-ctg lab status says more"]
 
 
-def stop(lab: Lab) -> list[str]:
-    """End the lab's runs at their next checkpoint; return what to tell.
+def stop(output_root: str) -> list[str]:
+    """End the lab's runs at their next checkpoint; return the lines of the answer.
 
     Raises:
         UserError: there was no lab, or a run does not end.
     """
+    lab = Lab(output_root)
     lab.settings()
     alive, end = lab.alive(), time.monotonic() + LONGEST
     while lab.alive() and time.monotonic() < end:
         lab.stop.touch()
         time.sleep(POLL)
     if lab.alive():
-        raise UserError(f"the lab at {lab.root} has not ended its runs yet: lit-ctg lab status tells when it has")
+        raise UserError(f"the lab at {lab.root} has not ended its runs yet: see lit-ctg lab status")
     lab.stop.unlink(missing_ok=True)
     return [f"{'stopped' if alive else 'not running'}; lit-ctg lab start continues from the last checkpoints"]
 
 
-def collected(lab: Lab) -> list[str]:
-    """Copy the finished records to ``experiments/``; return what to tell.
+def status(output_root: str) -> list[str]:
+    """Return the status of a lab in lines; see ``Lab.status``."""
+    return Lab(output_root).status()
+
+
+def collected(output_root: str) -> list[str]:
+    """Copy the finished records to ``experiments/``; return the lines of the answer.
 
     Raises:
         UserError: there was no lab, or a record that cannot be copied.
     """
+    lab = Lab(output_root)
     lab.settings()
     root = experiments_root(None)
     written = collect(load_records([lab.root]), root)

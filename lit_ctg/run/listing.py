@@ -109,9 +109,9 @@ def _sentence(text: str) -> str:
     return re.split(r":?\s+lit-ctg ", first)[0].rstrip(". ").replace("``", "")
 
 
-def lines(kind: str) -> list[str]:
+def lines(what: str) -> list[str]:
     """Return one line for each option of a kind."""
-    found = options(kind)
+    found = options(what)
     width = max(map(len, found), default=0)
     return [f"{name:{width}}  {told}".rstrip() for name, told in found.items()]
 

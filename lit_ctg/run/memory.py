@@ -111,7 +111,7 @@ def fit(
         model: folder or hub name.
         memory: folder of the memory.
         overrides: of ``data.*``.
-        out: where the fitted one goes, by default ``memory``.
+        out: folder of the fitted memory, by default ``memory``.
         tokens: read at most this many of each split.
         context: tokens that the model reads at a time, at most its context.
         console: where to print.
@@ -134,7 +134,7 @@ def fit(
     corpus = corpus_of(model, overrides)
     check_tokenizer(found, getattr(corpus.vocabulary, "engine", corpus.vocabulary.tokens))
     if corpus.fingerprint()["text"] != found.text:
-        console.print("this text is not the one that was counted: see to it that none of it was", style="yellow")
+        console.print("this is another text than the counted one: make sure that they do not overlap", style="yellow")
     network = load_model(model, where="model", loading=loading).eval()
     context = min(context, int(getattr(network.config, "max_position_embeddings", None) or CONTEXT))
     held_out, measured = texts_of(corpus, "val", tokens), texts_of(corpus, "test", tokens)

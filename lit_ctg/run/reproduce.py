@@ -166,7 +166,7 @@ def _placed(value: Any, local: str, path: Path) -> Any:
         return value
     below = value.removeprefix("{local}/")
     if below == value or not _OPTION.fullmatch(below):
-        raise UserError(f"{path}: cannot fill in '{value}': only '{{local}}/<folder>' can stand there")
+        raise UserError(f"{path}: cannot fill in '{value}': only '{{local}}/<folder>' is allowed")
     return Path(local) / below
 
 

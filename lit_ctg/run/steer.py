@@ -321,9 +321,9 @@ def _append(
             made = _texts(steered, [prompts[row // request.n] for row in rows], settings, rows, request.seed, options)
             for number, text in enumerate(made, batch[0] * n):
                 line = lines[number // n]
-                told = {"line": number // n, "copy": number % n, line.key: line.prompt, "settings": line.settings,
+                entry = {"line": number // n, "copy": number % n, line.key: line.prompt, "settings": line.settings,
                         "text": text, "run": digest}  # fmt: skip
-                file.write(json.dumps(told, ensure_ascii=False) + "\n")
+                file.write(json.dumps(entry, ensure_ascii=False) + "\n")
             file.flush()
             texts += made
             bars.advance(task, len(batch))
@@ -367,10 +367,10 @@ def _done(out: Path, lines: Sequence[Line], n: int, digest: str) -> int:
         raise other
     for number, text in enumerate(whole):
         try:
-            told = json.loads(text)
+            entry = json.loads(text)
             line = lines[number // n]
-            same = (told["run"], told["line"], told["copy"]) == (digest, number // n, number % n)
-            same = same and told[line.key] == line.prompt and told["settings"] == line.settings
+            same = (entry["run"], entry["line"], entry["copy"]) == (digest, number // n, number % n)
+            same = same and entry[line.key] == line.prompt and entry["settings"] == line.settings
         except (ValueError, KeyError, TypeError, IndexError):
             raise other from None
         if not same:

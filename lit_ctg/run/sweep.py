@@ -108,7 +108,7 @@ def plan(overrides: Sequence[str]) -> tuple[int, int]:
         fixed = [word for word, override in zip(overrides, given, strict=True) if not override.is_sweep_override()]
         cfg = hydra.compose("config", overrides=fixed, return_hydra_config=True)
         if not any(override.get_key_element() == "experiment" for override in given):
-            check(cfg)  # no job could find an experiment of its own
+            check(cfg)  # no job chooses another experiment
         params = cast("dict[str, Any]", OmegaConf.to_container(cfg.hydra.sweeper, resolve=False)).get("params") or {}
         own = parser.parse_overrides([f"{key}={value}" for key, value in params.items()])
         # as in the sweeper: a word of the command line replaces the experiment's sweep over the same key
@@ -190,7 +190,7 @@ def _run(composed: Callable[[], DictConfig]) -> str:
     # one line in one write: jobs may run side by side; further processes of a multi-device run are not jobs
     if int(os.environ.get("LOCAL_RANK", 0)) == 0:
         path = os.environ[JOURNAL_VARIABLE]
-        again = f"free some space: the same command goes on ({entry['job']}: {entry['status'].lower()})"
+        again = f"free some space: the same command continues ({entry['job']}: {entry['status'].lower()})"
         with writing(path, remedy=again), open(path, "a", encoding="utf-8") as journal:
             journal.write(json.dumps(entry) + "\n")
     return str(entry["status"])

@@ -161,8 +161,8 @@ def _run(cfg: DictConfig, directory: RunDirectory, record: RunRecord, console: C
     record.threads, record.precision, record.corpus = experiment.threads, experiment.precision, experiment.corpus
     if in_float32(record):
         console.print(f"this processor has no units for bfloat16: products in float32, not {cfg.trainer.precision}")
-    if told := prepare_resume(directory.path, record.config, experiment.corpus):
-        console.print(told, markup=False)
+    if warning := prepare_resume(directory.path, record.config, experiment.corpus):
+        console.print(warning, markup=False)
     counter = experiment.callback(RunRecordCallback)
     os.environ |= {FOLDER_VARIABLE: str(directory.path.resolve()), FIRST_VARIABLE: str(os.getpid())}
     try:

@@ -1,4 +1,4 @@
-"""Progress bars for slow steps, only on a terminal: nothing of them goes to a pipe or a file."""
+"""Progress bars for slow steps, only on a terminal: none in a pipe or a file."""
 
 from __future__ import annotations
 

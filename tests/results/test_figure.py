@@ -329,11 +329,6 @@ def test_a_headline_of_curves_shows_the_experiments_that_were_run(make_record) -
     assert headline_picture(with_curves(runs[1:2])) is None, "no run of that regime"
 
 
-def test_a_curve_of_one_common_epoch_is_none(make_record) -> None:
-    apart = [one_seed(make_record, "main", "corrected", [[1, 9.0], [last, 8.0]], last) for last in (2, 3)]
-    assert training_curves(RecordPool(apart, "semantic_fusion", "paper")) == {}
-
-
 def test_measures_have_axes_of_their_own(make_record) -> None:
     """Curves of one measure share one, of another measure they do not; a loss is not on a log scale."""
     made = []
@@ -390,11 +385,6 @@ rows:
   - {unit: rate, label: one, series: a, x: 0, metric: one}
   - {unit: rate, label: two, series: a, x: 1, metric: two}
 """
-
-
-def test_values_that_are_no_numbers_make_no_panel(make_record, tmp_path) -> None:
-    table = table_of(tmp_path, CURVE, {"one": math.nan, "two": math.nan}, make_record)
-    assert panels_for(table) == {"a": None}
 
 
 def test_a_rule_is_inside_its_frame(make_record, tmp_path) -> None:

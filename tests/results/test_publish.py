@@ -105,12 +105,6 @@ def test_a_damaged_headline_is_one_line(change: dict, expected: str, copy: Path)
             results_for("semantic_fusion", copy, []).named(wanted)
 
 
-def test_a_damaged_manifest_is_left_out_of_the_readme_with_a_line(copy: Path) -> None:
-    (copy / "semantic_fusion" / MANIFEST).write_text("titel: x\n")
-    (line,) = [line for line in readme_section(copy).splitlines() if "left out" in line]
-    assert line.startswith("semantic")
-
-
 PAPER = "semantic_fusion"
 
 

@@ -67,13 +67,6 @@ def test_seeds_with_other_products_are_told(make_record) -> None:
     assert not RecordPool(records[1:], "semantic_fusion", "paper").notes
 
 
-def test_a_metric_that_some_seeds_lack_is_told(make_record) -> None:
-    records = [make_record("main", "corrected", seed) for seed in (1, 2)]
-    del records[0].metrics[PPL]
-    read = RecordPool(records, "semantic_fusion", "paper").read("main", "corrected", PPL)
-    assert (list(read.values), read.note) == ([2], f"seeds without {PPL}: 1")
-
-
 def test_one_seed_counts_once_the_later_run_wins(make_record) -> None:
     old, new = make_record("main", "corrected", 1), make_record("main", "corrected", 1)
     old.started_at, new.started_at = "2026-01-01T00:00:00+00:00", "2026-02-01T00:00:00+00:00"
@@ -191,14 +184,6 @@ def test_nan_stays_nan(make_record) -> None:
 @pytest.fixture
 def results(write_records) -> Results:
     return results_for("semantic_fusion", record_dirs=[write_records()])
-
-
-def test_margins_are_lettered_when_there_are_several(results: Results) -> None:
-    table = next(table for table in results.tables if table.spec.name == "table_1")
-    assert [table.mark(row) for row in table.rows[:5]] == ["a", "a", "a", "a", ""], "a claim of a side has no margin"
-    assert table.notes[0].startswith("Margin: (a) 2% of the number (half of the gain that the paper reports, 4.3%);")
-    single = next(table for table in results.tables if table.spec.name == "table_4")
-    assert single.mark(single.rows[0]) == ""
 
 
 def test_each_printed_number_counts_once(results: Results) -> None:

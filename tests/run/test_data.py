@@ -30,13 +30,6 @@ def printed(action: str, data: Any, **options: Any) -> str:
     return stream.getvalue()
 
 
-def test_prepare_says_where_the_tokens_are(tmp_path: Path) -> None:
-    data = module(tmp_path)
-    out = printed("prepare", data)
-    total = sum(split["tokens"] for split in data.packed.meta["splits"].values())
-    assert f"{total:,} tokens" in out and str(data.packed.folder) in out
-
-
 def test_info_is_what_the_corpus_is(tmp_path: Path) -> None:
     data = module(tmp_path)
     out, facts = printed("info", data), describe(data)
@@ -85,20 +78,14 @@ def test_the_command_line(run_cli, tmp_path: Path, monkeypatch) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("inf", "data=scripts"), "did you mean 'info'"),
-        ((), "say one of prepare, info, sample"),
         (("info",), "data has no value"),
         (("info", "data=wikitex"), "did you mean 'wikitext'"),
-        (("info", "data=wikitext", "data.sauce=local"), "sauce"),
-        (("info", "data=wikitext", "data.source=lokal"), "did you mean 'local'"),
         (("info", "data=wikitext", "data.source=local"), "data.root=<folder>"),
         (("info", "data=wikitext", "data.source=local", "data.root=nowhere"), "nowhere cannot be read"),
         (("info", "data=wikitext", "data.source=hub", "data.revision=main"), "pin it"),
         (("info", "data=wikitext", "data.source=hub"), "HF_HUB_OFFLINE=1"),
         (("info", "data=gutenberg", "data.source=hub"), "HF_HUB_OFFLINE=1"),
         (("info", "data=scripts", "data.source=hub"), "data.source=sample"),
-        (("info", "data=scripts", "--all"), "no option '--all'"),
-        (("sample", "data=scripts", "size=smoke", "-n", "x"), "x"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(run_cli, tmp_path: Path, monkeypatch, words, message: str) -> None:

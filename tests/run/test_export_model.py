@@ -178,28 +178,6 @@ def test_a_folder_holds_what_the_hub_wants(told: dict[str, dict[str, Any]], name
     assert ("top_k" in settings) is not greedy, "left out, transformers draws from 50 tokens"
 
 
-@pytest.mark.parametrize(("words", "line"), [
-    (("experiment=semantic_fusion/main", "regime=as_published", "size=smoke"), "sees the tokens that it predicts"),
-    (("experiment=control_code/transformer", "regime=as_published", *SMALL), "position=batch_row"),
-])  # fmt: skip
-def test_what_cannot_be_exported_says_why(words: tuple[str, ...], line: str, cache: None) -> None:
-    cfg, datamodule, module = built(words)
-    with pytest.raises(UserError, match=line):
-        portable(cfg.paper, module, datamodule)
-
-
-@pytest.mark.parametrize(("paper", "line"), [
-    ("graphmax", "translates: it is not a causal language model"),
-    ("nslm", "Table 7"),
-    ("control_code", r"is at backbone\.path already"),
-    ("semantic_fusion", "is not a model of semantic fusion"),
-    ("none", "has no portable.py"),
-])  # fmt: skip
-def test_other_models_of_a_paper_are_refused(paper: str, line: str) -> None:
-    with pytest.raises(UserError, match=line):
-        portable(paper, object(), None)
-
-
 def test_a_model_that_says_something_else_is_not_written(tmp_path: Path) -> None:
     cfg, datamodule, module = built(("experiment=semantic_fusion/baseline", "size=smoke"))
     made = portable(cfg.paper, module, datamodule)

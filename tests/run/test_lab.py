@@ -211,25 +211,15 @@ def test_a_start_tries_failed_jobs_again_only_when_asked(lab: Lab, monkeypatch: 
     assert lab.settings()["paper"] == "semantic_fusion", "settings not given are those of the last start"
 
 
-def test_last_line(tmp_path: Path) -> None:
-    (tmp_path / "log").write_text("epoch 1/4\repoch 3/4  loss 1.0\n\n", newline="")
-    assert last_line(tmp_path / "log") == "epoch 3/4  loss 1.0" and last_line(tmp_path / "none") == ""
-
-
 @pytest.mark.parametrize(
     ("words", "line"),
     [
         (["begin"], "one of start, stop, status, collect"),
-        (["start", "size=huge"], "size=huge"),
         (["start", "paper=nobody"], "nobody"),
         (["start", "workers=many"], "workers=many"),
-        (["start", "workers=0"], "workers=0"),
         (["start", "nice=20"], "nice=20"),
         (["start", "local=no/corpora"], "local=no/corpora"),
-        (["start", "retry=7"], "retry=7"),
-        (["start", "pages=1"], "pages"),
         (["status"], "no lab at"),
-        (["stop", "paper=all"], "no option 'paper'"),
     ],
 )
 def test_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], line: str) -> None:

@@ -164,16 +164,6 @@ def test_what_a_model_says_stays_text_on_the_page() -> None:
 CURVE = {"values": [0.0, 1.0], "controlled": [-1.0, -0.5], "bare": [-1.0, -math.inf]}
 
 
-def test_effects_in_words() -> None:
-    assert play.effect_words(math.log(2)) == "× 2 (+0.69)"
-    assert play.effect_words(-math.log(2)) == "÷ 2 (-0.69)"
-    assert play.effect_words(-1e-9) == "as likely"
-    assert play.effect_words(math.inf) == "only with controls" and play.effect_words(-math.inf) == "excluded"
-    html = play.table_html(session_of(TokenEffect(" a", 1, -math.inf, -0.5, {"up": math.inf})))
-    assert "<td>0</td><td>0.607</td><td>only with controls</td><td>only with controls</td>" in html
-    assert play.table_html(session_of()) == "<p>The text ends with its prompt.</p>"
-
-
 def test_the_curve_leaves_out_what_a_value_excludes() -> None:
     svg = play.curve_svg("x", CURVE)
     assert svg.count("<title>") == 3 and "the bare text" in svg

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from lit_ctg import trust
-from lit_ctg.cli import dispatch
 from lit_ctg.core.generation import ControlSetting
 from lit_ctg.errors import UserError
 from lit_ctg.run import play_page
@@ -126,13 +125,6 @@ def test_the_control_offered_for_a_curve_comes_with_the_text(player: Player) -> 
 
 
 @pytest.mark.long
-def test_every_paper_has_a_smoke_run_to_train() -> None:
-    found = {group.paper: group for group in smoke_groups()}
-    assert len(found) >= 5
-    assert all(group.size == "smoke" and len(group.seeds) == 1 for group in found.values())
-
-
-@pytest.mark.long
 def test_training_tells_what_becomes_of_each_run(monkeypatch: pytest.MonkeyPatch) -> None:
     groups = smoke_groups()[:2]
     codes = iter([0, 2])
@@ -147,16 +139,6 @@ def test_training_tells_what_becomes_of_each_run(monkeypatch: pytest.MonkeyPatch
     assert "training ..." in lines[0] and len(lines) == 4
     assert lines[-1].splitlines()[0].endswith(": trained")
     assert lines[-1].splitlines()[1].endswith(": failed: lit-ctg: no disk")
-
-
-@pytest.mark.parametrize(
-    ("word", "said"),
-    [("run=nowhere", "run=nowhere: no run"), ("port=x", "port=x"), ("port=70000", "port=70000: pass a whole number"),
-     ("open=7", "open=7: pass true or false")],
-)  # fmt: skip
-def test_bad_words_of_the_command_are_one_line(word: str, said: str) -> None:
-    with pytest.raises(UserError, match=said):
-        dispatch(["play", word])
 
 
 def test_without_gradio_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

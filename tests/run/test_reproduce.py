@@ -133,22 +133,12 @@ def test_graphmax_reads_three_corpora_and_names_those_that_are_not_there(tmp_pat
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("smoke: [{experiment: main, set: {data.root: '{lokal}/x'}}]", "only '{local}/<folder>' can stand there"),
-        ("smoke: [{experiment: main, set: {data.root: 'x/{local}'}}]", "only '{local}/<folder>' can stand there"),
+        ("smoke: [{experiment: main, set: {data.root: '{lokal}/x'}}]", "only '{local}/<folder>' is allowed"),
+        ("smoke: [{experiment: main, set: {data.root: 'x/{local}'}}]", "only '{local}/<folder>' is allowed"),
         ("smoke: [{experiment: main, sed: 3}]", "did you mean 'seed'"),
-        ("smoke: [{experiment: main, priority: high}]", "priority"),
         ("smoke: [{regime: corrected}]", "experiment"),
-        ("tiny: []", "tiny"),
         ("small: []", "no runs of size=smoke"),
-        ("smoke: [", "cannot be read"),
         ("smoke: [{experiment: mian}]", "did you mean"),
-        # the manifest may be that of whatever folder one stands in
-        ("smoke: [{experiment: main, set: {model._target_: os.system}}]", "'model._target_': it may not be changed"),
-        ("smoke: [{experiment: main, set: {+callback.x._target_: os.system}}]", "may not be changed"),
-        ("smoke: [{experiment: main, set: {hydra.searchpath: x}}]", "hydra.searchpath"),
-        ("smoke: [{experiment: main, set: {output_root: /etc}}]", "output_root"),
-        ("smoke: [{experiment: main, set: {model.x: {_target_: os.system}}}]", "numbers and words"),
-        ("smoke: [{experiment: main, set: {model.x: '{_target_: os.system}'}}]", "numbers and words"),
         ("smoke: [{experiment: main, set: [a]}]", "set"),
     ],
 )
@@ -184,39 +174,11 @@ def test_all_papers_without_runs_of_a_size_are_told(run_cli, tmp_path: Path, mon
     assert code == 2 and "lists no runs of size=small" in err
 
 
-@pytest.mark.parametrize("words", [["dry_run=1"], ["dry_run="], ["dry_run=true", "dry_run=true"]])
-def test_what_may_mean_a_dry_run_starts_nothing(words: list[str], run_cli, tmp_path: Path, monkeypatch) -> None:
-    write(tmp_path, "smoke: [{experiment: baseline, regime: corrected, seed: [5]}]")
-    started: list = []
-    monkeypatch.setattr("lit_ctg.run.reproduce.run", lambda *given: started.append(given) or 0)
-    code, _, err = run_cli("reproduce", "paper=semantic_fusion", "size=smoke", *words)
-    assert code == 2 and "dry_run=" in err and not started
-
-
-@pytest.mark.long
-def test_the_size_is_small_unless_given(run_cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As of `lit-ctg train`; graphmax has no runs of size=paper."""
-    monkeypatch.chdir(tmp_path)
-    code, out, _ = run_cli("reproduce", "paper=graphmax", "dry_run=true", f"records={tmp_path}")
-    assert code == 0 and "graphmax/review corrected small" in out and "needs local/wikipedia" in out
-
-
-def test_missing_data_is_told(run_cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path, "smoke: [{experiment: main, regime: corrected, seed: [5], data: nowhere}]")
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine").mkdir()
-    code, out, _ = run_cli("reproduce", "paper=semantic_fusion", "size=smoke", "local=mine")
-    assert code == 1 and "not run, there is no folder mine/nowhere" in out
-
-
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
         (["reproduce", "semantic_fuson"], "did you mean 'semantic_fusion'"),
-        (["reproduce", "all", "size=huge"], "size=huge: pass one of smoke, small, paper"),
         (["reproduce", "all", "local=pyproject.toml", "dry_run=true"], "local=pyproject.toml is not a folder"),
-        (["reproduce", "all", "sise=small"], "did you mean 'size'"),
-        (["reproduce"], "paper"),
     ],
 )
 def test_bad_input(words: list[str], expected: str, run_cli) -> None:

@@ -14,7 +14,7 @@ from omegaconf import DictConfig
 from lit_ctg.config import config_folder, prepare_overrides, register
 from lit_ctg.errors import UserError
 from lit_ctg.run.directory import claim
-from lit_ctg.run.sweep import _entries, duration, plan, progress_line, sweep
+from lit_ctg.run.sweep import _entries, plan, progress_line, sweep
 from lit_ctg.run.train import Outcome
 
 RUN = "experiment=semantic_fusion/main"
@@ -131,14 +131,6 @@ def test_a_line_says_place_outcome_time_and_what_is_left():
     assert progress_line(entries, 4, 60.0).endswith("; 30 s left")
     assert "left" not in progress_line([*entries, entry("DONE", 1.0)], 4, 1.0)
     assert "left" not in progress_line([entry("SKIPPED", 0.1)], 4, 1.0)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [(0.2, "0 s"), (59.6, "1 min 0 s"), (200, "3 min 20 s"), (3599.7, "1 h 0 min"), (7500, "2 h 5 min")],
-)
-def test_duration(seconds, words):
-    assert duration(seconds) == words
 
 
 @pytest.mark.long
