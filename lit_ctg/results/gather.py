@@ -153,8 +153,8 @@ def _missing_runs(paper: str, tables: Sequence[Table], pool: RecordPool) -> list
     left = len(names) - MISSING_NAMED
     listed = ", ".join(names[:MISSING_NAMED]) + (f" and {left} more" if left > 0 else "")
     return [
-        f"Missing runs (in one regime at least): {listed}. lit-ctg reproduce paper={paper} size={pool.size} makes those "
-        "that paper.yaml lists; with dry_run=true it says which, and how long they take."
+        f"Missing runs (in one regime at least): {listed}. lit-ctg reproduce paper={paper} size={pool.size} makes "
+        "those that paper.yaml lists; with dry_run=true it says which, and how long they take."
     ]
 
 
