@@ -381,9 +381,14 @@ class ModelInfo(Command):
     """what a pretrained model is, where it is from, and whether its files are as they were written"""
 
     words = "model info"
-    function = "network.pretrained:info"
     examples = ("model info smollm2",)
     name: str = option("a name of lit-ctg model list, a GGUF file, or a folder")
+
+    def execute(self) -> None:
+        from lit_ctg.network.pretrained import info
+
+        for line in info(self.name):
+            print(line)
 
 
 class Table(Command):
