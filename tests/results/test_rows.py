@@ -469,7 +469,7 @@ def test_checks_come_first_and_are_told_with_their_numbers(make_record, tmp_path
                          ("above", "cannot decide")):  # fmt: skip
         held = judged(tmp_path, text, exact, check(f"{limit}: 2.0", ", experiment: main")).cells["corrected"].verdict
         assert held.label == label, limit
-    with pytest.raises(UserError, match="no check 'god'"):
+    with pytest.raises(UserError, match=r"checks\[0\]=god"):
         judged(tmp_path, f"{CLAIM}, checks: [god]", pool, check("below: 1"))
     with pytest.raises(UserError, match="one of at_most, at_least, below, above"):
         judged(tmp_path, text, pool, "checks: {good: {says: x, metric: m}}\n")
@@ -488,7 +488,7 @@ def test_values_by_two_definitions_of_a_metric_are_not_compared(make_record, tmp
     over = f"metric: m, combine: difference, claim: less, {terms}, over: {{arm: [main, third]}}"
     assert judged(tmp_path, over, pool).cells["corrected"].hole == cell.hole
     assert judged(tmp_path, over.replace("main, ", ""), pool).cells["corrected"].hole is None
-    with pytest.raises(UserError, match="row 1: over gives each name its values"):
+    with pytest.raises(UserError, match="row 1.*over"):
         judged(tmp_path, over.replace("{arm: [main, third]}", "[main, third]"), pool)
     # a check against another run of the same metric; two metrics have definitions of their own
     text = "metric: m, experiment: third, printed: {row: a, column: x}, margin: {relative: 2.0, why: w}, checks: [good]"
@@ -565,7 +565,7 @@ def test_one_of_several_runs_may_meet_a_check(make_record, tmp_path) -> None:
     assert judged(tmp_path, text, pool, check("below: 2.5")).cells["corrected"].verdict.label == "supported"
     neither = judged(tmp_path, text, pool, check("below: 1.5")).cells["corrected"].verdict
     assert (neither.label, neither.reason) == ("cannot decide", "not shown that it beats a guess: 2.000 against 1.500")
-    with pytest.raises(UserError, match="no check 'god'"):
+    with pytest.raises(UserError, match=r"checks\[0\]=god"):
         judged(tmp_path, f"{CLAIM}, some: [god]", pool, check("below: 1"))
 
 
