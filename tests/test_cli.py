@@ -62,7 +62,7 @@ def test_list_names_what_can_be_trained(run_cli) -> None:
         (["train", *MAIN, "data.held_out={positive:[nice],negative:[bad]}"], "nice"),
         (["generate", *MAIN], "no finished run of this configuration"),
         (["generate", *MAIN, "ckpt_path=nowhere.ckpt"], "no checkpoint at nowhere.ckpt"),
-        (["table", "semantic_fusion", "format=md", "out="], "cannot write '.': it names no file"),
+        (["table", "semantic_fusion", "format=md", "out="], "cannot write .: it names no file"),
         (["collect", "records=pyproject.toml"], "no records at pyproject.toml: pass a run directory"),
         (["train", "-m", *MAIN, "seed=0,x"], "x"),
     ],
@@ -184,7 +184,7 @@ def test_a_name_that_is_too_long_is_one_line(run_cli, tmp_path: Path, words: tup
 
 
 def test_a_full_disk_that_no_file_names_is_one_line(run_cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> int:
+    def full(**_: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("lit_ctg.run.listing.lines", full)
