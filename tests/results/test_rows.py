@@ -488,7 +488,7 @@ def test_values_by_two_definitions_of_a_metric_are_not_compared(make_record, tmp
     over = f"metric: m, combine: difference, claim: less, {terms}, over: {{arm: [main, third]}}"
     assert judged(tmp_path, over, pool).cells["corrected"].hole == cell.hole
     assert judged(tmp_path, over.replace("main, ", ""), pool).cells["corrected"].hole is None
-    with pytest.raises(UserError, match="row 1.*over"):
+    with pytest.raises(UserError, match=r"row 1.*over"):
         judged(tmp_path, over.replace("{arm: [main, third]}", "[main, third]"), pool)
     # a check against another run of the same metric; two metrics have definitions of their own
     text = "metric: m, experiment: third, printed: {row: a, column: x}, margin: {relative: 2.0, why: w}, checks: [good]"
