@@ -79,7 +79,7 @@ def test_build_and_fit_tell_what_is_saved(
     (tmp_path / "other" / "a.txt").write_text("the metal was good .\n\n" * 3 + "a war began .\n" * 200)
     lit_ctg(["memory", "fit", f"model={model}", f"data.root={tmp_path / 'other'}", f"memory={tmp_path / 'memory'}",
              "tokens=50"])  # fmt: skip
-    assert "not the one that was counted" in capsys.readouterr().out
+    assert "another text than the counted one" in capsys.readouterr().out
 
 
 def test_a_model_is_measured_as_it_decodes(places: tuple[Path, Path], tmp_path: Path, monkeypatch: Any) -> None:
