@@ -55,12 +55,12 @@ def check_known(what: str, name: object, options: Iterable[str], remedy: str = "
 
 
 @contextlib.contextmanager
-def within(where: str = "", remedy: str = "") -> Iterator[None]:
+def within(where: object = "", remedy: str = "") -> Iterator[None]:
     """Put ``where`` before the line of an error in the body, and what to do behind it."""
     try:
         yield
     except UserError as error:
-        raise UserError(": ".join(filter(None, [where, "; ".join(filter(None, [str(error), remedy]))]))) from error
+        raise UserError(": ".join(filter(None, [str(where), "; ".join(filter(None, [str(error), remedy]))]))) from error
 
 
 @contextlib.contextmanager
