@@ -316,3 +316,14 @@ def test_the_code_that_a_papers_page_names_is_there(page: Path) -> None:
             name for name in [first, *re.findall(r"\w+", rest)] if not re.search(rf"^(class|def) {name}\b", text, re.M)
         ]
         assert missing == [], file
+
+
+def test_the_snippet_of_graphmax_runs() -> None:
+    import torch
+
+    page = (ROOT / "docs" / "papers" / "graphmax.md").read_text(encoding="utf-8")
+    torch.manual_seed(0)
+    sequences = torch.randint(0, 20, (10, 30)).tolist()
+    names: dict[str, object] = {"sequences_of_ids": sequences, "vocab_size": 20, "logits_BV": torch.randn(2, 20)}
+    exec(page.partition("```python\n")[2].partition("```")[0], names)  # a page of ours
+    assert (names["gap_B"] < 1e-5).all() and callable(names["rule"])

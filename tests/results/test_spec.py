@@ -325,3 +325,12 @@ def test_good_plots(plot: str, rows: tuple[str, ...], tmp_path: Path) -> None:
 def test_a_mistake_in_a_plot_is_one_line(plot: str, rows: tuple[str, ...], named: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=rf"table_1\.yaml: plot.*{named}"):
         load(tmp_path, plot, *rows)
+
+
+@pytest.mark.parametrize("paper", papers(EXPERIMENTS))
+def test_a_paper_s_own_tables_come_first_then_claims_then_curves(paper: str) -> None:
+    names = [spec.name for spec in load_specs(EXPERIMENTS, paper)]
+    kinds = [1 if name == "table_claims" else 2 if name.startswith("figure_") else 0 for name in names]
+    figures = [place for place, kind in enumerate(kinds) if kind == 2]
+    assert names[0].startswith("table_") and (1 not in kinds or kinds.index(1) < min(figures, default=len(names)))
+    assert figures == list(range(min(figures, default=0), min(figures, default=0) + len(figures)))
