@@ -221,10 +221,19 @@ def tasks_page(tasks: Mapping[str, Mapping[str, Sweep]]) -> tuple[str, dict[str,
         "",
         *_table(["method", "mean rank", *tasks], rows),
     ]
-    groups = [BarGroup(each.method, [Bar("series0" if each.method != BARE else "neutral", each.rank, each.interval)])
-              for each in places]  # fmt: skip
-    title = f"Which control should I use? {len(tasks)} tasks"
-    drawn = bar_chart(title, groups, measure="mean rank, 1 the best", low=0.0, high=float(len(places)))
+    count = len(places)
+    groups = [
+        BarGroup(
+            each.method.replace("_", " "),
+            [Bar("series0", count - each.rank, (count - each.interval[1], count - each.interval[0]))],
+            digits=1,
+        )
+        for each in places
+        if each.method != BARE
+    ]
+    title = f"Which control should I use? {len(tasks)} tasks, longer is better"
+    measure = f"of {count - 1} others, how many a method beats in a task (mean)"
+    drawn = bar_chart(title, groups, measure=measure, low=0.0, high=float(count - 1))
     lines += ["", *otherwise_table(tasks, {place.method: place.rank for place in places}), ""]
     return "\n".join(lines), {"over_tasks.svg": Sheet([drawn], (), "field, over tasks")}
 

@@ -42,7 +42,7 @@ from lit_ctg.results.render import (
 )
 from lit_ctg.results.spec import experiments_root, load_manifest
 from lit_ctg.results.table import Cell, RecordPool, Results, Row, Table
-from lit_ctg.results.verdict import CLAIM_LABELS, NOT_RUN, NUMBER_LABELS, RULES
+from lit_ctg.results.verdict import CLAIM_LABELS, HOW, LEGEND, NOT_RUN, NUMBER_LABELS
 from lit_ctg.terminal import Console, printable
 
 DEFAULT_OUT = Path("outputs") / "report.html"
@@ -179,9 +179,9 @@ def template() -> Template:
     """Return ``report.html``, which escapes whatever it inserts, control characters included."""
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, finalize=_shown)
     environment.globals |= {thing.__name__: thing for thing in _SHOWN} | {
-        "version": __version__, "REGIME_TITLES": REGIME_TITLES, "NOT_APPLICABLE": NOT_APPLICABLE, "RULES": RULES,
-        "CLAIM_LABELS": CLAIM_LABELS, "NUMBER_LABELS": NUMBER_LABELS, "NOTES_SHOWN": NOTES_SHOWN, "ALL": ALL,
-        "RUN_COLUMNS": RUN_COLUMNS,
+        "version": __version__, "REGIME_TITLES": REGIME_TITLES, "NOT_APPLICABLE": NOT_APPLICABLE, "RULES": HOW,
+        "LEGEND": LEGEND, "CLAIM_LABELS": CLAIM_LABELS, "NUMBER_LABELS": NUMBER_LABELS, "NOTES_SHOWN": NOTES_SHOWN,
+        "ALL": ALL, "RUN_COLUMNS": RUN_COLUMNS,
     }  # fmt: skip
     return environment.from_string(Path(__file__).with_name("report.html").read_text(encoding="utf-8"))
 
@@ -211,7 +211,7 @@ def _smaller(html: str) -> str:
 
 
 def answers(shown: Sequence[Part]) -> list[dict[str, Any]]:
-    """Return a card a paper: its sentence, its parts, and a picture for the user's and for the committed runs."""
+    """Return a card a paper: its outcome, first detail, parts, and a picture for the user's and the committed runs."""
     cards = []
     for _, group in itertools.groupby(shown, key=lambda part: part.results.paper):
         own = sorted(group, key=lambda part: not part.own)
@@ -223,8 +223,10 @@ def answers(shown: Sequence[Part]) -> list[dict[str, Any]]:
             side = {"group": mine[0].group, "origin": mine[0].origin}
             sides.append({**side, "picture": next((one for one in pictures if one is not None), None)})
         first = own[0].results
-        sentence = next(iter(own[0].summary), "") if first.pool.records() else ""
-        cards.append({"first": first, "sentence": sentence, "parts": own, "sides": sides})
+        detail = next(iter(own[0].summary), "") if first.pool.records() else ""
+        about = first.manifest.about if first.manifest is not None else None
+        sentence = about.found if about is not None and detail else detail
+        cards.append({"first": first, "sentence": sentence, "detail": detail, "parts": own, "sides": sides})
     return cards
 
 
