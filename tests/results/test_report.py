@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from html import escape
 from html.parser import HTMLParser
 from io import StringIO
 from pathlib import Path
@@ -17,7 +18,7 @@ from lit_ctg.results.record import write_record
 from lit_ctg.results.render import REGIME_TITLES
 from lit_ctg.results.report import Part, main, parts, write_report
 from lit_ctg.results.report import page as page_of
-from lit_ctg.results.spec import Headline, Manifest
+from lit_ctg.results.spec import Headline, Manifest, load_manifest
 from lit_ctg.results.table import Cell, RecordPool, Results, Row, Table
 from lit_ctg.results.verdict import (
     LABELS,
@@ -134,7 +135,9 @@ def test_answers_come_first_then_claims_then_folded_tables(page: str) -> None:
     places = [page.index(f'<h2 id="{name}">') for name in ("answers", "claims", "tables")]
     assert places == sorted(places)
     card = page[places[0] : places[1]]
-    assert card.count("<article") == 1 and "As published the claimed gain is undecided" in card
+    assert card.count("<article") == 1
+    about = load_manifest(EXPERIMENTS, PAPER).about
+    assert about is not None and page.index(escape(about.found)) < places[0], "the outcome comes first"
     # one picture of one's own runs, one of the committed ones, each named
     assert card.count("<svg") == 2 and card.count("<figcaption>") == 2
     assert ">your runs</a>" in card and ">committed records</a>" in card
@@ -301,7 +304,11 @@ def test_claims_are_counted_and_those_that_ran_are_shown() -> None:
     text = page_of([part_of(claims(), size="small")])
     start, end = text.index('<h2 id="claims">'), text.index('<h2 id="tables">')
     card, shown = text[:start], text[start:end]
-    assert re.findall(r'class="([\w-]+)"><b>(\d+)', card) == [("supported", "1"), ("undecided", "1"), ("not-run", "1")]
+    assert re.findall(r'class="([\w-]+)" title="[^"]+"><b>(\d+)', card) == [
+        ("supported", "1"),
+        ("undecided", "1"),
+        ("not-run", "1"),
+    ]
     assert "2 claims tried" in shown and "1 claim never run" in shown
     assert "supported at size small" in line_of(shown, "In short, &lt;it&gt; works")
     assert line_of(shown, "S: C1") and "undecided at size small" in line_of(shown, "C2") and "C3" not in shown
