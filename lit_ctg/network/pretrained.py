@@ -278,7 +278,8 @@ def origin(path: str) -> str:
     if not told:
         return ""
     sums = [f"{name} sha256 {digest}" for name, digest in dict(told.get("sha256", {})).items()]
-    return "; ".join(map(str, (told.get("title"), told.get("source"), *sums, told.get("precision"))))
+    parts = (told.get("title"), told.get("source"), told.get("revision"), *sums, told.get("precision"))
+    return "; ".join(str(part) for part in parts if part)
 
 
 def info(path: str) -> list[str]:

