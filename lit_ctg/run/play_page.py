@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from lit_ctg.core.generation import ControlSetting
-from lit_ctg.errors import UserError
+from lit_ctg.errors import UserError, refuse
 from lit_ctg.limits import check_value
 from lit_ctg.network.pretrained import PLAIN, Loading
 from lit_ctg.results.gather import OUTPUTS
@@ -485,20 +485,19 @@ def main(
         UserError: gradio is missing, there is no such run, or the port is taken.
     """
     folder = None if run is None else Path(run)
-    if folder is not None and not (folder / "checkpoints").is_dir():
-        raise UserError(f"run={run}: no run directory with a checkpoint; lit-ctg train leaves one in {OUTPUTS}")
-    if not re.fullmatch(r"\S+", host):
-        raise UserError(f"host={host}: give an address, {HOST} for this machine only")
     behind = [name.lower() for name in allow_host]
+    no_run = folder is not None and not (folder / "checkpoints").is_dir()
+    cases: dict[str, object] = {
+        f"run={run}: no run directory with a checkpoint; lit-ctg train leaves one in {OUTPUTS}": no_run,
+        f"host={host}: give an address, {HOST} for this machine only": not re.fullmatch(r"\S+", host),
+        "controls= are for model=<folder or hub name>; a run brings its controls": model is None and controls,
+        "chat=true is for model=, and system= for chat=true": (chat or system is not None) and (not model or not chat),
+        "model= and run= are two things to play: leave one out": model is not None and run is not None,
+    }
     for name in behind:
-        if host_name(name) != name:
-            raise UserError(f"allow_host={name}: give names without scheme and port, such as play.example.org")
-    if model is None and controls:
-        raise UserError("controls= go with model=<folder or hub name>; a run has its own")
-    if (chat or system is not None) and (model is None or not chat):
-        raise UserError("chat=true goes with model=, and system= with chat=true")
-    if model is not None and run is not None:
-        raise UserError("model= and run= are two things to play: leave one out")
+        wanted = f"allow_host={name}: give names without scheme and port, such as play.example.org"
+        cases[wanted] = host_name(name) != name
+    refuse(cases)
     gr = gradio()
     from starlette.middleware import Middleware
 
