@@ -51,7 +51,7 @@ class _Codes(Control):
     @property
     def settings(self) -> tuple[ControlSetting, ...]:
         weights = (ControlSetting(name, f"weight of the code of {name}", None, low=0.0) for name in self.sources)
-        return (ControlSetting("strength", "what the code is multiplied by; 0: no code", 1.0, low=0.0), *weights)
+        return (ControlSetting("strength", "factor of the code; 0: no code", 1.0, low=0.0), *weights)
 
     def weights(self, values: Values) -> Tensor:
         """Return the shares [B, S] of the sources, 0 for a prompt without any."""
@@ -134,7 +134,7 @@ class _Added:
     Args:
         added_BO: the vectors.
         off_B: rows that get none.
-        prefix: tells where padding is; None: padding follows the text, and no token sees it.
+        prefix: knows the padding; None: padding follows the text, and no token sees it.
     """
 
     def __init__(self, added_BO: Tensor, off_B: Tensor, prefix: Prefix | None) -> None:
@@ -218,7 +218,7 @@ class SoftPrompt(_Codes):
 
 
 def of_run(module: Any, datamodule: Any, decoding: Any) -> Control:
-    """Return the control of a finished run: what an adapter learned, or the codes of one of our own Transformers.
+    """Return the control of a finished run: the codes of an adapter, or of one of our own Transformers.
 
     The latter fit the model of ``lit-ctg export-model``, whose layers have the same names as here.
 

@@ -30,10 +30,11 @@ Blend = list[tuple[float, list[float]]]
 
 
 @checked
+@dataclass(frozen=True, kw_only=True)
 class CodeDecoding:
     """Decoding settings, as in ``conf/decoding/control_code.yaml``.
 
-    Args:
+    Attributes:
         choice: greedy (stated in the paper, sec. 4.4), sample, or uniform_top_k (used in its code).
         top_k: number of tokens from which uniform_top_k draws.
         temperature, top_p: of sample.
@@ -43,26 +44,18 @@ class CodeDecoding:
         start: the token before an empty prompt; it is not part of the text.
     """
 
-    def __init__(
-        self,
-        *,
-        choice: Annotated[str, Choice(CHOICES)],
-        top_k: Whole,
-        temperature: Positive,
-        top_p: limits.Nucleus,
-        new_tokens: Count,
-        forget_prompt: bool,
-        causal: bool,
-        start: str,
-    ) -> None:
-        self.choice, self.top_k, self.temperature, self.top_p = choice, top_k, temperature, top_p
-        self.new_tokens, self.forget_prompt, self.causal, self.start = new_tokens, forget_prompt, causal, start
+    choice: Annotated[str, Choice(CHOICES)]
+    top_k: Whole
+    temperature: Positive
+    top_p: limits.Nucleus
+    new_tokens: Count
+    forget_prompt: bool
+    causal: bool
+    start: str
 
     def greedy(self) -> CodeDecoding:
         """Return these settings with the best token instead of draws."""
-        best = copy.copy(self)
-        best.choice = "greedy"
-        return best
+        return dataclasses.replace(self, choice="greedy")
 
     def rules(self, excluded: Sequence[int]) -> ScoreRule:
         """Return the rule of continuations; greedy ones need only the exclusion."""

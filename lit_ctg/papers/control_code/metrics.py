@@ -1,7 +1,7 @@
 """The control-code paper's measures of a model and of its generations, and our measures of control.
 
 Sources: sec. 4.4 and Table 3 (loss, perplexity, variation, degeneracy, BERTScore); the code-swap gap and the source
-classifier are ours: the paper measures loss, which says nothing about control.
+classifier are ours: the paper measures loss, which does not measure control.
 
 Shape suffixes: B rows, T positions, V vocabulary, K sources, N generations, 3: cost under wrong codes, cost under the
 right one, count.

@@ -311,7 +311,7 @@ class CodeTransformerBackbone(nn.Module):
 class CodeTransformerLayer(TransformerLayer):
     """torch's post-norm layer with FFN(x) = [max(0, [x; c] W_1 + b_1); c] W_2 + b_2 (sec. 3.3).
 
-    With ``attention`` queries, keys and values are also those of [x; c]; the residual connection goes past c.
+    With ``attention`` queries, keys and values are also those of [x; c]; the residual connection omits c.
     """
 
     def __init__(
@@ -583,7 +583,7 @@ class ControlCodeModule(SourceModel):
         self.vocabulary, self.corpus, self.injection = vocabulary, corpus, injection
         self.codes, self.embedding_dropout = codes, embedding_dropout
         self.optimizer, self.settings, self.fast = optimizer, dict(optimizers[optimizer]), fast
-        # a partial: the sizes of the network depend on where the code goes in
+        # a partial: the sizes of the network depend on where the code enters
         check_backbone(backbone, "func", "keywords")
         sizes, dim = backbone.keywords, backbone.keywords["dim"]
         code_dim = codes if match_parameters else dim

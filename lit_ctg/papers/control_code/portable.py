@@ -125,7 +125,7 @@ def portable(module: Any, datamodule: Any) -> Portable:
         )
     if module.by_row:
         raise UserError(
-            "model.position=batch_row: what such a model says of a row depends on the row's place in its batch, which "
+            "model.position=batch_row: the scores of such a model depend on the row's place in its batch, which "
             "no exported model knows: export a run of regime=corrected"
         )
     if not module.sources:
@@ -185,10 +185,10 @@ def generation(decoding: Mapping[str, Any], *, never: Sequence[int]) -> dict[str
         never: ids that are never written.
     """
     # texts end by their length alone
-    told: dict[str, Any] = {"max_new_tokens": decoding["new_tokens"], "suppress_tokens": list(never) or None,
+    options: dict[str, Any] = {"max_new_tokens": decoding["new_tokens"], "suppress_tokens": list(never) or None,
                             "eos_token_id": None}  # fmt: skip
     if decoding["choice"] == "greedy":
-        return {**told, "do_sample": False, "temperature": None, "top_k": None, "top_p": None}
+        return {**options, "do_sample": False, "temperature": None, "top_k": None, "top_p": None}
     if decoding["choice"] == "sample":
-        return {**told, "top_k": 0}
-    return {**told, "temperature": 1.0, "top_p": 1.0}
+        return {**options, "top_k": 0}
+    return {**options, "temperature": 1.0, "top_p": 1.0}

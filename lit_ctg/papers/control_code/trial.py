@@ -340,7 +340,7 @@ class CodeTrial(Checked, Callback):
         """Cut the prompts and train the judge (of two sources or more), once per run."""
         if self._trial is None:
             prompts, judge = self._prompts(datamodule), None
-            if len(datamodule.sources) > 1:  # with one there is nothing to tell apart
+            if len(datamodule.sources) > 1:  # one source cannot be confused
                 judge, accuracy = train_judge(datamodule, chunks=self.judge_chunks, length=self.new_tokens)
                 self._keep({"classifier/accuracy": accuracy.number()})
             self._trial = prompts, judge

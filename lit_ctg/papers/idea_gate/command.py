@@ -9,7 +9,7 @@ from lit_ctg.run import export_model
 
 
 def only_plain(made: Portable) -> None:
-    """Refuse what is no stock GPT-2.
+    """Refuse any model but a stock GPT-2.
 
     Raises:
         UserError: a gated model, or another paper's.

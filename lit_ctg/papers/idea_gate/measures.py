@@ -288,7 +288,7 @@ class ClassifiedShare(GivenMean):
 class TopicMass(Checked, Callback):
     """Teacher-forced probability of the domain's terms in held-out texts, in ``trainer.validate``; nothing is drawn.
 
-    Three kinds of text per domain: ``inside``, windows of its own articles; ``drifted``, the first ``before`` tokens of
+    Three kinds of text per domain: ``inside``, windows of its articles; ``drifted``, the first ``before`` tokens of
     such a window and then general text; ``never``, the same general text after as many tokens of general text, of the
     same article where it has two windows. All three are measured after the first ``before`` tokens, so that ``drifted``
     minus ``never`` is what the model retains of the topic after the text has left it, and besides what a beginning on
@@ -465,7 +465,7 @@ class TopicClassifier:
             labels += [label] * len(chosen)
         self._model = LogisticRegression(C=1.0, max_iter=500).fit(self.features(texts), labels)
         hits = {name: (self.classes(pieces(held, name, 8)), label) for label, name in enumerate(classes)}
-        self.real = {name: (int((said == label).sum()), len(said)) for name, (said, label) in hits.items()}
+        self.real = {name: (int((chosen == label).sum()), len(chosen)) for name, (chosen, label) in hits.items()}
         self.accuracy = (sum(hit for hit, _ in self.real.values()), sum(n for _, n in self.real.values()))
         return self
 

@@ -79,24 +79,17 @@ class GatedPerplexity(Perplexity):
         return {"loss": nats, "perplexity": perplexity}
 
 
-class WordPerplexity(Perplexity):
+class WordPerplexity(GatedPerplexity):
     """exp of the total cost divided by the number of words of the targets.
 
     Words are runs without whitespace in the targets' text. A token continues a word if the token before it (the
     position's input) does not end in whitespace and it does not begin with any, so a row that starts inside a word does
     not count that word again. The end-of-text token is not a word, but its cost counts. Where tokens are words (without
     spaces in the tokens), every token except the line end is one.
-
-    Args:
-        scores: ``"gated"`` or ``"ungated"``, see ``GatedPerplexity``.
     """
 
     unit = "perplexity a word"
-
-    def __init__(self, *, scores: str, mask: Mask = "target", **kwargs: Any) -> None:
-        super().__init__(mask=mask, **kwargs)
-        self.scores = scores
-        self.words_V: Tensor | None = None
+    words_V: Tensor | None = None
 
     def bind(self, datamodule: Any, module: Any = None) -> WordPerplexity:
         """Take the text of every token from the data module's vocabulary."""
@@ -122,6 +115,9 @@ class WordPerplexity(Perplexity):
         self.follow(mask_BT)
         words_BT = self.words(batch["input_ids_BT"], batch["target_ids_BT"]).masked_fill(~mask_BT, 0)
         self.add_rows(cost(output, batch, self.scores).sum(1), words_BT.sum(1))
+
+    def _result(self) -> Any:
+        return Perplexity._result(self)
 
 
 def token_texts(vocabulary: Any) -> list[str]:
@@ -300,7 +296,7 @@ def grouped_bootstrap(
 ) -> Interval | None:
     """Percentile interval of the mean of ``values``: groups are resampled, then samples within each drawn group.
 
-    With one group only the samples are resampled, so the interval says nothing about other prompts. Few groups make it
+    With one group only the samples are resampled, so the interval does not cover other prompts. Few groups make it
     too narrow rather than too wide (five prompts show little of how prompts differ). NaN values are left out.
 
     Args:

@@ -423,7 +423,7 @@ class _FromTheStart(ScoreRule):
         prompts, self._longest = input_ids.shape[1] < self._longest or not self._longest, input_ids.shape[1]
         if prompts and bool(outside_N.any()):
             self.machine.state_after(whole_NT[int(outside_N.nonzero()[0])].tolist())
-        # after the end only padding is allowed, which is no token of the model: the end again, should it go on
+        # after the end only padding is allowed, which is not a token of the model: allow the end again
         ended_N = allowed_NV[:, -1]
         allowed_NV[:, self.end_id] |= ended_N
         free_N1 = ~allowed_NV.any(1, keepdim=True)

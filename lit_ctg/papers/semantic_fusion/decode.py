@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Any
 
 import torch
@@ -186,11 +186,16 @@ class MixtureNumbers:
     top_p: limits.Nucleus
 
 
+@dataclass(eq=False)
 class ClauseRule(ScoreRule):
     """Common base of the three rules below: the controls of the rows, the grammar's slots, the classes of tokens."""
 
-    def __init__(self, controls: ControlRows, grammar: FiniteStateGrammar, vocabulary: ClauseVocabulary):
-        self.controls, self.grammar = controls, grammar
+    controls: ControlRows
+    grammar: FiniteStateGrammar
+    vocabulary: ClauseVocabulary
+
+    def __post_init__(self) -> None:
+        vocabulary = self.vocabulary
         self.positive_ids = vocabulary.ids("adjective_positive")
         self.negative_ids = vocabulary.ids("adjective_negative")
         self.intensifier_ids = vocabulary.ids("intensifier")
@@ -208,19 +213,12 @@ class ClauseRule(ScoreRule):
         return per_row((values_B > threshold).double(), scores_BV) > 0
 
 
+@dataclass(eq=False)
 class Steering(ClauseRule):
     """Soft control: small shifts of the scores at INTENS, ADJ and PUNCT; a row without a control keeps its scores."""
 
-    def __init__(
-        self,
-        controls: ControlRows,
-        grammar: FiniteStateGrammar,
-        vocabulary: ClauseVocabulary,
-        *,
-        numbers: SteeringNumbers,
-    ):
-        super().__init__(controls, grammar, vocabulary)
-        self.numbers = numbers
+    _: KW_ONLY
+    numbers: SteeringNumbers
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         numbers, rows = self.numbers, self.controls
@@ -254,6 +252,7 @@ class Steering(ClauseRule):
         return steered.where(self.above(rows.given_B.double(), 0, scores), scores)
 
 
+@dataclass(eq=False)
 class HardControl(ClauseRule):
     """Hard control: above ``threshold`` only the requested adjective class at ADJ, only "?" or "!" at PUNCT.
 
@@ -261,11 +260,8 @@ class HardControl(ClauseRule):
     that the two-clause grammar allows in place of a mark stays allowed.
     """
 
-    def __init__(
-        self, controls: ControlRows, grammar: FiniteStateGrammar, vocabulary: ClauseVocabulary, *, threshold: float
-    ):
-        super().__init__(controls, grammar, vocabulary)
-        self.threshold = threshold
+    _: KW_ONLY
+    threshold: float
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         rows, at_mark = self.controls, self.in_slot(input_ids, "PUNCT")
@@ -280,7 +276,7 @@ class HardControl(ClauseRule):
         return scores.masked_fill(outside_BV, -math.inf)
 
     def wanted(self, input_ids: Tensor, scores_BV: Tensor) -> Tensor:
-        """Return ``[B, V]`` bool: what ``asked`` says, among the words that the grammar allows next."""
+        """Return ``[B, V]`` bool: the words of ``asked`` among those that the grammar allows next."""
         asked_BV = self.asked(scores_BV)
         if not bool((self.in_slot(input_ids, "ADJ") & asked_BV).any()):
             return asked_BV
@@ -294,6 +290,7 @@ class HardControl(ClauseRule):
         return (wanted | (negative & class_mask(self.negative_ids, scores_BV))).expand(scores_BV.shape)
 
 
+@dataclass(eq=False)
 class GroupMixture(HardControl):
     """At ADJ, rows under hard control draw from the group mixture of the raw scores and its nucleus (Eq. 9).
 
@@ -301,21 +298,11 @@ class GroupMixture(HardControl):
     this rule comes first and contains the others.
     """
 
-    def __init__(
-        self,
-        controls: ControlRows,
-        grammar: FiniteStateGrammar,
-        vocabulary: ClauseVocabulary,
-        *,
-        threshold: float,
-        positive: MixtureNumbers,
-        negative: MixtureNumbers,
-        keep_crossing: bool,
-        otherwise: ScoreRule,
-    ):
-        super().__init__(controls, grammar, vocabulary, threshold=threshold)
-        self.positive, self.negative = positive, negative
-        self.keep_crossing, self.otherwise = keep_crossing, otherwise
+    _: KW_ONLY
+    positive: MixtureNumbers
+    negative: MixtureNumbers
+    keep_crossing: bool
+    otherwise: ScoreRule
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         class_BV = self.wanted(input_ids, scores)

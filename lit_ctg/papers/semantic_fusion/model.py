@@ -615,7 +615,7 @@ class SemanticFusionModule(FusionModule):
         if not isinstance(vocabulary, ClauseVocabulary):
             raise UserError(
                 f"model SemanticFusionModule reads the clause corpora, not a {type(vocabulary).__name__}: give "
-                "data=clause or data=clause_coupled; on text of your own use experiment=semantic_fusion/reviews"
+                "data=clause or data=clause_coupled; on your own text use experiment=semantic_fusion/reviews"
             )
         check_centres(membership_centres)
         check_backbone(backbone, "causal", "forward_packed")

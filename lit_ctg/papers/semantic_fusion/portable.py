@@ -5,6 +5,7 @@ Shape letters: B rows, T positions, V vocabulary.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, cast
 
 import torch
@@ -32,17 +33,12 @@ class SemanticFusionConfig(PortableConfig):
     model_type = "lit_ctg_semantic_fusion"
 
 
-class Words:
+class Words(SimpleNamespace):
     """The vocabulary in the form that the annotator needs."""
-
-    def __init__(self, plain: Any) -> None:
-        self.tokens, self.groups = list(plain["tokens"]), plain["groups"]
-        self.polarity, self.intensity = plain["polarity"], plain["intensity"]
-        self.pad_id, self.bos_id, self.eos_id = plain["pad_id"], plain["bos_id"], plain["eos_id"]
 
     def id(self, token: str) -> int:
         """Return the id of a token."""
-        return self.tokens.index(token)
+        return list(self.tokens).index(token)
 
     def ids(self, group: str) -> list[int]:
         """Return the ids of a group's words."""
@@ -65,7 +61,7 @@ class SemanticFusionForCausalLM(PortableLM):
         if sizes["fusion"]:
             self.fuse = GatedFusion(dim, len(NAMES), sizes["gate"])
             self.annotator = ClauseAnnotator(
-                cast(ClauseVocabulary, Words(config.words)),
+                cast(ClauseVocabulary, Words(**config.words)),
                 prefix_only=True,
                 exclamation_nudge=sizes["exclamation_nudge"],
             )
@@ -160,15 +156,9 @@ def _sizes(module: SemanticFusionModule) -> dict[str, Any]:
 
 def _words(vocabulary: ClauseVocabulary) -> dict[str, Any]:
     """Return the vocabulary as plain values (see ``Words``)."""
-    return {
-        "tokens": list(vocabulary.tokens),
-        "groups": {name: list(members) for name, members in vocabulary.groups.items()},
-        "polarity": vocabulary.polarity,
-        "intensity": vocabulary.intensity,
-        "pad_id": vocabulary.pad_id,
-        "bos_id": vocabulary.bos_id,
-        "eos_id": vocabulary.eos_id,
-    }
+    groups = {name: list(members) for name, members in vocabulary.groups.items()}
+    names = ("polarity", "intensity", "pad_id", "bos_id", "eos_id")
+    return {"tokens": list(vocabulary.tokens), "groups": groups, **{name: getattr(vocabulary, name) for name in names}}
 
 
 def _text_model(module: TextFusionModule) -> Portable:

@@ -182,7 +182,7 @@ class ControlTrial(Checked, Callback):
             rates = {name: self._rates(self.settings[name], trials[name], datamodule) for name in self.settings}
             base = base or rates
             for name in self.settings:
-                self._keep(f"{prefix}control/{path}/{name}", rates[name], base[name] if path != OFF else {})
+                self.results |= gains(f"{prefix}control/{path}/{name}", rates[name], base[name] if path != OFF else {})
                 kept = trials[name][: self.samples_kept]
                 self.samples += [{"path": prefix + path, "setting": name, "text": t.text} for t in kept]
                 if self.prompt and not prefix:
@@ -231,13 +231,6 @@ class ControlTrial(Checked, Callback):
             rates["punctuation"].update([t.punctuation == mark for t in trials])
         return rates
 
-    def _keep(self, name: str, rates: Mapping[str, Any], base: Mapping[str, Any]) -> None:
-        for kind, rate in rates.items():
-            self.results[f"{name}/{kind}"] = rate.result().to_dict()
-            if kind in base and kind != "ood_hit":  # more held-out words is not a gain
-                difference = against_base(rate, base[kind]).difference
-                self.results[f"{name}/{kind}_gain"] = difference.to_dict()
-
     def _confusion(self, trials: Mapping[str, Sequence[Trial]]) -> dict[str, MetricResult]:
         """Count ``<intended>/<realized>`` of the polarities that the confusion settings request."""
         table = PolarityConfusion(sync_on_compute=False)
@@ -246,6 +239,16 @@ class ControlTrial(Checked, Callback):
             intended = CLASSES.index(self.settings[name]["adjective"])
             table.update([intended] * len(trials[name]), [CLASSES.index(t.polarity) for t in trials[name]])
         return {cell: count for cell, count in table.named().items() if cell.split("/")[0] in asked}
+
+
+def gains(name: str, rates: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the rates as run-record entries, and the gain of each over its base rate."""
+    entries: dict[str, dict[str, Any]] = {}
+    for kind, rate in rates.items():
+        entries[f"{name}/{kind}"] = rate.result().to_dict()
+        if kind in base and kind != "ood_hit":  # more held-out words is not a gain
+            entries[f"{name}/{kind}_gain"] = against_base(rate, base[kind]).difference.to_dict()
+    return entries
 
 
 def _on(switches: Mapping[str, bool]) -> list[str]:
@@ -474,11 +477,7 @@ class LexiconTrial(Checked, Callback):
         return rates
 
     def _keep(self, path: str, name: str, rates: Mapping[str, Any], base: Mapping[str, Any], texts: Any) -> None:
-        for kind, rate in rates.items():
-            self.results[f"control/{path}/{name}/{kind}"] = rate.result().to_dict()
-            if kind in base:
-                difference = against_base(rate, base[kind]).difference
-                self.results[f"control/{path}/{name}/{kind}_gain"] = difference.to_dict()
+        self.results |= gains(f"control/{path}/{name}", rates, base)
         if path == "off" and any(sample["path"] == "off" for sample in self.samples):
             return  # the same texts are the reference of all settings
         kept = texts[: self.samples_kept]

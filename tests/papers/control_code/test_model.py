@@ -329,44 +329,27 @@ ARMS = pytest.mark.parametrize(
 
 
 @ARMS
-def test_shapes_and_zeros_at_padding(network, options, make_module, make_batch):
+def test_every_arm_scores_learns_and_is_causal(network, options, make_module, make_batch):
+    """Zeros at padding; the loss is the mean cross-entropy of the scores, in bfloat16 too (size=paper) within 1%."""
     module, batch = make_module(network, **options).eval(), make_batch()
-    output = module(batch)
-    assert output.scores_BTV.shape == (3, 7, 30)
-    assert output.hidden_BTD.shape == (3, 7, 8)
-    padding = ~batch["mask_input_BT"]
+    output, padding, counted = module(batch), ~batch["mask_input_BT"], batch["mask_target_BT"]
+    assert output.scores_BTV.shape == (3, 7, 30) and output.hidden_BTD.shape == (3, 7, 8)
     assert not output.scores_BTV[padding].any() and not output.hidden_BTD[padding].any()
-
-
-@ARMS
-def test_causal(network, options, make_module, make_batch):
-    module = make_module(network, **options).eval()
     found = probe(module, make_batch(width=9))
     assert found.is_causal and found.n > 0
-
-
-@ARMS
-def test_loss_is_the_mean_cross_entropy_of_the_scores(network, options, make_module, make_batch):
-    module, batch = make_module(network, **options).double().eval(), make_batch()
-    counted = batch["mask_target_BT"]
-    expected = F.cross_entropy(module(batch).scores_BTV[counted], batch["target_ids_BT"][counted])
-    assert torch.allclose(module.losses(batch)["loss"], expected, atol=1e-12)
-
-
-@ARMS
-def test_the_code_matters_unless_there_is_none(network, options, make_module, make_batch):
-    module, batch = make_module(network, **options).eval(), make_batch()
     swapped = {**batch, "control_code_B": (batch["control_code_B"] + 1) % 3}
-    same = torch.allclose(module(batch).scores_BTV, module(swapped).scores_BTV, atol=1e-6)
+    same = torch.allclose(output.scores_BTV, module(swapped).scores_BTV, atol=1e-6)
     assert same is (options["injection"] == "none")
-
-
-@ARMS
-def test_every_parameter_is_trained(network, options, make_module, make_batch):
-    module = make_module(network, **options).train()
-    module.losses(make_batch())["loss"].backward()
-    still = [name for name, parameter in module.named_parameters() if parameter.grad is None]
-    assert not still
+    exact = module.losses(batch)["loss"]
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded = module.losses(batch)["loss"]
+    assert rounded.dtype == torch.float32 and torch.allclose(rounded, exact, rtol=0.01)
+    module = module.double()
+    expected = F.cross_entropy(module(batch).scores_BTV[counted], batch["target_ids_BT"][counted])
+    loss = module.losses(batch)["loss"]
+    assert torch.allclose(loss, expected, atol=1e-12)
+    loss.backward()
+    assert not [name for name, parameter in module.named_parameters() if parameter.grad is None]
 
 
 @ARMS
@@ -457,17 +440,6 @@ def test_quick_and_plain_forms_share_their_state_and_agree(make_module, make_bat
         found.append([loss.detach(), *(parameter.grad for parameter in module.parameters())])
     for mine, theirs in zip(*found, strict=True):
         assert torch.allclose(mine, theirs, atol=1e-12)
-
-
-@ARMS
-def test_mixed_precision_trains_on_nearly_the_same_loss(network, options, make_module, make_batch):
-    """size=paper runs in bfloat16: the losses of one batch agree within 1%."""
-    module, batch = make_module(network, **options).eval(), make_batch()
-    exact = module.losses(batch)["loss"]
-    with torch.autocast("cpu", torch.bfloat16):
-        rounded = module.losses(batch)["loss"]
-    assert rounded.dtype == torch.float32
-    assert torch.allclose(rounded, exact, rtol=0.01)
 
 
 @pytest.mark.parametrize("injection", ["neuron", "prompt"])

@@ -38,13 +38,6 @@ def test_an_untrained_model_is_perfect_under_hard_control(regime: str) -> None:
     assert sum((text.polarity, text.punctuation) == ("negative", "?") for text in off) < 180
 
 
-@pytest.mark.long
-def test_the_published_channel_takes_no_control() -> None:
-    assert parts(MAIN, "regime=as_published")[2].feature_dropout == 1.0
-    assert not parts(MAIN, "regime=as_published")[2].has_channel
-    assert parts(MAIN)[2].has_channel and parts(MAIN)[2].feature_dropout < 1
-
-
 def test_a_constant_predictor_has_a_low_mse() -> None:
     _, datamodule, _ = parts(MAIN, "regime=as_published", "data.val_size=1200")
     datamodule.setup("validate")

@@ -87,21 +87,6 @@ def test_a_frozen_hugging_face_model_takes_the_adapter(here, run_cli):
     assert record(here, "pretrained")["metrics"]["probe/causal"]["value"] == 1
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["model.bank.lexicon.path=none.csv"], "lexicon none.csv: no such file"),
-        (["model.bank.features.is_intensifier.word_class=adverb"], "class=adverb"),
-        (["decoding.grammar=endless.yaml"], "reaches A cannot end"),
-        (["+model.bank.features.pos.hindsight=future"], "pos.hindsight=future: pass"),
-    ],
-)
-def test_what_is_wrong_ends_in_one_line(here, run_cli, words, message):
-    (here / "endless.yaml").write_text("start: A\nslots:\n  A: {words: the, next: A}\n")
-    code, _, err = run_cli("train", "experiment=semantic_fusion/reviews", "output_root=outputs", *SMOKE, *words)
-    assert code == 2 and message in err and len(err.strip().splitlines()) == 1, err
-
-
 def test_the_clause_model_on_reviews_says_where_to_go(run_cli):
     code, _, err = run_cli("train", "experiment=semantic_fusion/main", "data=reviews", *SMOKE)
     assert code == 2 and "experiment=semantic_fusion/reviews" in err and len(err.strip().splitlines()) == 1
