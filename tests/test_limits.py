@@ -20,6 +20,7 @@ from lit_ctg.limits import (
     Checked,
     Choice,
     Count,
+    Fields,
     Fraction,
     Positive,
     _kind,
@@ -27,6 +28,7 @@ from lit_ctg.limits import (
     check_settings,
     check_value,
     checked,
+    grouped,
     hints_of,
 )
 from lit_ctg.trust import TRUSTED
@@ -164,6 +166,22 @@ def test_a_value_of_a_file_is_not_named_elsewhere() -> None:
         check_value("size", value, Count)
         with pytest.raises(UserError, match=r"^size="):
             check_value("size", value, Count, composed=False)
+
+
+@checked
+class Flat:
+    """Takes the fields of ``Settings`` one by one."""
+
+    def __init__(self, *, flag: bool = False, **settings: Annotated[Any, Fields(Settings)]) -> None:
+        (self.settings,) = grouped(settings, Settings)
+
+
+def test_arguments_of_a_group_keep_their_limits_and_names() -> None:
+    assert Flat(share=0.25).settings == Settings(share=0.25) and {"share", "flag"} <= hints_of(Flat).keys()
+    with pytest.raises(UserError, match=r"^part\.share=2: pass a"):
+        check_settings({"_target_": f"{__name__}.Flat", "share": 2}, "part")
+    with pytest.raises(TypeError, match="'sise'"):
+        Flat(sise=2)
 
 
 def test_a_wrong_call_is_left_to_the_constructor() -> None:

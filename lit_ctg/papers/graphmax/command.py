@@ -10,8 +10,8 @@ from omegaconf import DictConfig
 from lit_ctg.command import Command, option
 from lit_ctg.config import compose
 from lit_ctg.data.corpus import CorpusDataModule
-from lit_ctg.errors import UserError, did_you_mean
-from lit_ctg.limits import Choice, Count
+from lit_ctg.errors import UserError
+from lit_ctg.limits import Choice, Count, check_value
 from lit_ctg.papers.graphmax.graph import NORMALIZATIONS, CooccurrenceGraph, SceneGraph
 from lit_ctg.run.build import build_datamodule, instantiate
 from lit_ctg.terminal import Console
@@ -51,9 +51,7 @@ class Graph(Command):
         corpus = _scene_corpus(cfg, datamodule)
         # of a translation corpus the side that is written
         split = self.split or ("train" if "train" in corpus.splits else "train.target")
-        if split not in corpus.splits:
-            hint = did_you_mean(split, corpus.splits)
-            raise UserError(f"split={split}: the corpus has {', '.join(corpus.splits)}{hint}")
+        check_value("split", split, Annotated[str, Choice(corpus.splits)])
         settings: dict[str, Any] = {"order": self.order, "normalization": self.normalization}
         settings |= {"transposed": self.transposed, "minimum_count": self.minimum_count, "row_edges": self.row_edges}
         graph = SceneGraph(corpus, split=split, **settings).graph(datamodule.vocabulary)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -14,11 +14,14 @@ from lit_ctg.control.base import Control, Prefix, Stage, Values
 from lit_ctg.core.generation import ControlSetting
 from lit_ctg.decoding.rule import ScoreRule
 from lit_ctg.errors import UserError
-from lit_ctg.limits import NonNegative
+from lit_ctg.limits import Choice, NonNegative
 from lit_ctg.papers.graphmax.graph import CooccurrenceGraph
 from lit_ctg.papers.graphmax.model import GraphmaxModule
-from lit_ctg.papers.graphmax.published import AlgorithmOne
-from lit_ctg.papers.graphmax.variant import Variant, VariantName, VariantRule, chosen, variants
+from lit_ctg.papers.graphmax.published import AlgorithmOne, check_runs
+from lit_ctg.papers.graphmax.variant import NAMES, OTHER_NAMES, Variant, VariantRule, chosen, variants
+
+# softmax is the model itself
+CHANGING = tuple(name for name in NAMES if name != "softmax")
 
 
 class Graphmax(Control):
@@ -43,17 +46,14 @@ class Graphmax(Control):
         self,
         graph: CooccurrenceGraph,
         *,
-        variant: VariantName = "graphmax",
+        variant: Annotated[str, Choice(CHANGING, OTHER_NAMES)] = "graphmax",
         lam: NonNegative = 1.0,
         published: AlgorithmOne | None = None,
         name: str | None = None,
     ) -> None:
         super().__init__(name=name)
         self.variant = variant
-        if variant == "softmax":
-            raise UserError("variant=softmax: that is the model itself; choose an output layer that changes something")
-        if variant == "algorithm_one" and published is None:
-            raise UserError("variant=algorithm_one: give its numbers (published=AlgorithmOne(...))")
+        check_runs(published, "published", needed=variant == "algorithm_one")
         self.graph, self.lam, self.published = graph, lam, published
 
     @classmethod

@@ -6,6 +6,7 @@ Shape suffixes: B rows, V vocabulary, E edges.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -14,7 +15,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.errors import UserError
+from lit_ctg.limits import Count, Positive, checked
 from lit_ctg.papers.graphmax.graph import CooccurrenceGraph, GraphOperator
 from lit_ctg.papers.graphmax.model_step import duality_gap, solve_tangent
 from lit_ctg.papers.graphmax.published import AlgorithmOne
@@ -44,13 +46,14 @@ class NotConverged(UserError):
     """A row is not certified and ``strict`` was set."""
 
 
+@checked
 def graphmax(
     logits_BV: Tensor,
     graph: CooccurrenceGraph,
     strength: float | Tensor = 1.0,
     *,
-    tol: float = 1e-6,
-    max_iterations: int = MAX_ITERATIONS,
+    tol: Positive = 1e-6,
+    max_iterations: Count = MAX_ITERATIONS,
     strict: bool = False,
     solver: str | AlgorithmOne = "certified",
     warm_start_BV: Tensor | None = None,
@@ -76,18 +79,14 @@ def graphmax(
         NotConverged: ``strict`` and a row whose gap is above tol, negative or NaN.
     """
     flat_BV, strength_B1 = sound_inputs(logits_BV, graph, strength)
-    if not tol > 0 or max_iterations < 1:
-        raise UserError(f"graphmax needs tol > 0 and max_iterations >= 1, not {tol} and {max_iterations}")
-    if isinstance(solver, str) and solver != "certified":
-        if solver in ("published", "algorithm_one"):
-            raise UserError(
-                f"solver='{solver}': the published solver has numbers to give, pass solver=AlgorithmOne(step_size=..., "
-                "steps=..., threshold=..., sort=..., log_floor=...); those of sec. 4.1 are in "
-                "conf/model/graphmax/algorithm_one.yaml, and model.output=algorithm_one uses them"
-            )
-        hint = did_you_mean(solver, ["certified", "published"])
-        raise UserError(f"unknown graphmax solver '{solver}'{hint}: 'certified' or an AlgorithmOne(...)")
-    warm_BV = None if warm_start_BV is None else _checked_warm_start(warm_start_BV, flat_BV)
+    if solver != "certified" and not isinstance(solver, AlgorithmOne):
+        raise UserError(
+            f"solver={solver!r}: pass 'certified', or AlgorithmOne(step_size=..., steps=..., threshold=..., sort=..., "
+            "log_floor=...) with the numbers of conf/model/graphmax/algorithm_one.yaml (model.output=algorithm_one)"
+        )
+    warm_BV = None
+    if warm_start_BV is not None:
+        warm_BV = _fits("a warm start", warm_start_BV, logits_BV.shape).reshape(flat_BV.shape).to(flat_BV)
     operator = _operator(graph, flat_BV, edge_weights_E)
     # half-precision products would spoil the solution and its certificate
     with torch.no_grad(), torch.autocast(flat_BV.device.type, enabled=False):
@@ -136,10 +135,8 @@ def certify(
     """
     given = logits_BV.double() if isinstance(logits_BV, Tensor) and logits_BV.is_floating_point() else logits_BV
     flat_BV, strength_B1 = sound_inputs(given, graph, strength)
-    if not isinstance(log_probs_BV, Tensor) or log_probs_BV.shape != logits_BV.shape:
-        found = tuple(log_probs_BV.shape) if isinstance(log_probs_BV, Tensor) else type(log_probs_BV).__name__
-        raise UserError(f"log-probabilities are a tensor of the logits' shape {tuple(logits_BV.shape)}, not {found}")
-    log_x_BV = log_probs_BV.detach().double().reshape(flat_BV.shape).log_softmax(dim=-1)
+    log_x_BV = _fits("log-probabilities", log_probs_BV, logits_BV.shape).double().reshape(flat_BV.shape)
+    log_x_BV = log_x_BV.log_softmax(dim=-1)
     with torch.autocast(flat_BV.device.type, enabled=False):
         y_BV = flat_BV - 2 * strength_B1 * graph.operator(flat_BV).product(log_x_BV.exp())
     # a masked token is not in the problem: it must have no mass, or there is no certificate
@@ -151,44 +148,48 @@ def certify(
 
 def sound_inputs(logits_BV: Tensor, graph: CooccurrenceGraph, strength: float | Tensor) -> tuple[Tensor, Tensor]:
     """Return ``[B, V]`` logits in float32 or float64 and ``[B, 1]`` strengths, both checked."""
-    if not isinstance(logits_BV, Tensor) or not logits_BV.is_floating_point():
-        kind = f"a tensor of {logits_BV.dtype}" if isinstance(logits_BV, Tensor) else f"a {type(logits_BV).__name__}"
-        raise UserError(f"logits are a torch tensor of floating-point numbers, not {kind}: use torch.as_tensor(...)")
-    if logits_BV.dim() < 1 or logits_BV.shape[-1] != graph.vocab_size:
-        raise UserError(
-            f"logits of shape {tuple(logits_BV.shape)} do not fit a scene graph of {graph.vocab_size} tokens: build "
-            "the graph over the language model's vocabulary"
-        )
+    for fault in _faults(logits_BV, graph, strength):
+        raise UserError(fault)
     flat_BV = logits_BV.reshape(-1, graph.vocab_size)
     if flat_BV.dtype != torch.float64:
         flat_BV = flat_BV.float()
-    top_B = flat_BV.detach().amax(dim=-1)
-    if top_B.isnan().any():
-        raise UserError(f"NaN logits in row {int(top_B.isnan().nonzero()[0])}: look at the language model")
-    if top_B.isinf().any():
-        row = int(top_B.isinf().nonzero()[0])
-        what = "all logits are -inf" if top_B[row] < 0 else "a logit is +inf"
-        raise UserError(f"row {row}: {what}, so there is no distribution")
     strength_B1 = torch.as_tensor(strength, dtype=flat_BV.dtype, device=flat_BV.device)
-    if strength_B1.numel() not in (1, len(flat_BV)):
-        raise UserError(f"{strength_B1.numel()} strengths for {len(flat_BV)} rows: give one for all or one per row")
-    if not (strength_B1.isfinite() & (strength_B1 >= 0)).all():
-        raise UserError(f"the strength of graphmax is a number >= 0, not {strength_B1.min().item():g}")
     return flat_BV, strength_B1.reshape(-1, 1).expand(len(flat_BV), 1)
 
 
-def _checked_warm_start(warm_start_BV: Tensor, flat_BV: Tensor) -> Tensor:
-    if warm_start_BV.numel() != flat_BV.numel() or warm_start_BV.isnan().any():
-        raise UserError(f"a warm start is log-probabilities of shape {tuple(flat_BV.shape)} without NaN")
-    return warm_start_BV.detach().reshape(flat_BV.shape).to(flat_BV)
+def _faults(logits_BV: Tensor, graph: CooccurrenceGraph, strength: float | Tensor) -> Iterator[str]:
+    """Yield what makes logits or strengths no input of graphmax."""
+    if not isinstance(logits_BV, Tensor) or not logits_BV.is_floating_point():
+        kind = f"a tensor of {logits_BV.dtype}" if isinstance(logits_BV, Tensor) else f"a {type(logits_BV).__name__}"
+        yield f"logits are a torch tensor of floating-point numbers, not {kind}: use torch.as_tensor(...)"
+    if logits_BV.dim() < 1 or logits_BV.shape[-1] != graph.vocab_size:
+        yield (
+            f"logits of shape {tuple(logits_BV.shape)} do not fit a scene graph of {graph.vocab_size} tokens: build "
+            "the graph over the language model's vocabulary"
+        )
+    top_B = logits_BV.detach().amax(dim=-1).reshape(-1)
+    if len(rows := (~top_B.isfinite()).nonzero()):
+        row = int(rows[0])
+        yield f"row {row}: the largest logit is {top_B[row]:g}, so there is no distribution; look at the language model"
+    strengths = torch.as_tensor(strength)
+    if strengths.numel() not in (1, len(top_B)):
+        yield f"{strengths.numel()} strengths for {len(top_B)} rows: give one for all or one per row"
+    if not (strengths.isfinite() & (strengths >= 0)).all():
+        yield f"the strength of graphmax is a number >= 0, not {strengths.min().item():g}"
+
+
+def _fits(what: str, values: Tensor, shape: torch.Size) -> Tensor:
+    """Return values without their gradient; ``UserError`` unless they are a tensor of this shape."""
+    if not isinstance(values, Tensor) or values.shape != shape:
+        found = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
+        raise UserError(f"{what}: a tensor of shape {tuple(shape)} is needed, not {found}")
+    return values.detach()
 
 
 def _operator(graph: CooccurrenceGraph, flat_BV: Tensor, edge_weights_E: Tensor | None) -> GraphOperator:
     if edge_weights_E is None:
         return graph.operator(flat_BV.detach())
-    if edge_weights_E.shape != (graph.edges,):
-        raise UserError(f"{tuple(edge_weights_E.shape)} edge weights for a scene graph of {graph.edges} edges")
-    values_E = edge_weights_E.detach().double().cpu().numpy()
+    values_E = _fits("edge weights", edge_weights_E, torch.Size([graph.edges])).double().cpu().numpy()
     matrix = sp.csr_array((values_E, graph.matrix.indices, graph.matrix.indptr), shape=graph.matrix.shape)
     return GraphOperator.from_scipy(matrix, fast=graph.fast).like(flat_BV.detach())
 

@@ -10,7 +10,7 @@ import hashlib
 import json
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
@@ -27,7 +27,7 @@ from lit_ctg.data.corpus import CorpusDataModule
 from lit_ctg.data.tokenizer import Tokenizer, blocks
 from lit_ctg.errors import UserError
 from lit_ctg.files import replacing
-from lit_ctg.limits import Choice, Count, checked
+from lit_ctg.limits import Choice, Count, Fields, checked, grouped
 from lit_ctg.papers.graphmax.fast import SETTINGS, chosen_kernels
 
 if TYPE_CHECKING:
@@ -48,14 +48,12 @@ def count_bigrams(
         block: number of bigrams collected before they are added to the matrix.
 
     Raises:
-        UserError: an id outside the vocabulary, or no bigram in the entire corpus.
+        UserError: an id that is not in the vocabulary.
     """
     total = sp.csr_array((vocab_size, vocab_size), dtype=np.float64)
     for first_P, second_P in _blocks(_bigrams(sequences, vocab_size), block):
         counts = sp.coo_array((np.ones(len(first_P)), (first_P, second_P)), shape=total.shape)
         total = total + counts.tocsr()
-    if total.nnz == 0:
-        raise UserError("the corpus of the scene graph has no two tokens in a row: give it at least one bigram")
     total.sort_indices()
     return total
 
@@ -66,14 +64,11 @@ def _bigrams(
     for number, sequence in enumerate(sequences):
         given = np.asarray(sequence).reshape(-1)
         ids = given.astype(np.int64)
-        if len(ids) and not np.array_equal(ids, given):
+        wrong = given[(ids != given) | (ids < 0) | (ids >= vocab_size)]
+        if len(wrong):
             raise UserError(
-                f"sequence {number} of the scene corpus holds {given[ids != given][0]}: ids are whole numbers"
-            )
-        if len(ids) and (ids.min() < 0 or ids.max() >= vocab_size):
-            wrong = ids[(ids < 0) | (ids >= vocab_size)][0]
-            raise UserError(
-                f"sequence {number} of the scene corpus holds token {wrong}; the vocabulary has {vocab_size}"
+                f"sequence {number} of the scene corpus holds token {wrong[0]}: ids are whole numbers from 0 to "
+                f"{vocab_size - 1}"
             )
         yield ids[:-1], ids[1:]
 
@@ -250,6 +245,28 @@ GRAPH_FORMAT = "lit-ctg scene graph 1"
 NORMALIZATIONS = ("row", "spectral")
 
 
+@checked
+@dataclass(frozen=True, kw_only=True)
+class Counting:
+    """How bigram counts become a graph.
+
+    Attributes:
+        order: n of ``A~ + A~^2 + ... + A~^n`` (sec. 5.3).
+        transposed: use ``count(j, i)`` instead of ``count(i, j)`` (predecessors), before normalising.
+        normalization: ``row`` is ``D^-1 A`` (eps of the paper's ``D_ii = sum_j A_ij + eps`` tends to 0: rows without
+            successors stay zero); ``spectral`` divides the counts by their largest eigenvalue ``mu_max``.
+        minimum_count: rarer bigrams are dropped before normalising.
+        row_edges: for order > 1, only this many of the largest weights of a row of each power are kept, because powers
+            fill up; nothing is rescaled. ``information["dropped_mass"]`` is the share of weight lost.
+    """
+
+    order: Count = 1
+    transposed: bool = False
+    normalization: Annotated[str, Choice(NORMALIZATIONS)] = "row"
+    minimum_count: Count = 1
+    row_edges: Count = 256
+
+
 class Successors(NamedTuple):
     """The positive entries of some rows of A~, in as many columns K as the fullest row has.
 
@@ -264,6 +281,7 @@ class Successors(NamedTuple):
     spare_BK: torch.Tensor
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class CooccurrenceGraph:
     """The weighted directed graph ``A~`` over a language model's vocabulary.
@@ -279,7 +297,7 @@ class CooccurrenceGraph:
     matrix: sp.csr_array
     information: dict[str, object] = field(default_factory=dict)
     total_V: np.ndarray | None = None
-    fast: str = "auto"
+    fast: Annotated[str, Choice(SETTINGS)] = "auto"
 
     @classmethod
     @checked
@@ -287,66 +305,44 @@ class CooccurrenceGraph:
         cls,
         sequences: Iterable[Sequence[int] | np.ndarray],
         vocab_size: Count,
-        *,
-        order: Count = 1,
-        transposed: bool = False,
-        normalization: Annotated[str, Choice(NORMALIZATIONS)] = "row",
-        minimum_count: Count = 1,
-        row_edges: Count = 256,
+        **counting: Annotated[Any, Fields(Counting)],
     ) -> CooccurrenceGraph:
         """Count the bigrams of ``sequences`` and normalise them.
 
         Args:
             sequences: the token ids of each text; read once, never held in full.
             vocab_size: V.
-            order: n of ``A~ + A~^2 + ... + A~^n`` (sec. 5.3).
-            transposed: use ``count(j, i)`` instead of ``count(i, j)`` (predecessors), before normalising.
-            normalization: ``row`` is ``D^-1 A`` (eps of the paper's ``D_ii = sum_j A_ij + eps`` tends to 0: rows
-                without successors stay zero); ``spectral`` divides the counts by their largest eigenvalue ``mu_max``.
-            minimum_count: rarer bigrams are dropped before normalising.
-            row_edges: for order > 1, only this many of the largest weights of a row of each power are kept, because
-                powers fill up; nothing is rescaled. ``information["dropped_mass"]`` is the share of weight lost.
+            counting: fields of ``Counting``.
 
         Raises:
-            UserError: an empty corpus, an id outside the vocabulary, an argument out of range.
+            UserError: an empty corpus, an id that is not in the vocabulary, an argument out of range.
         """
         counts = count_bigrams(sequences, vocab_size)
         bigrams = float(counts.sum())
+        (how,) = grouped(counting, Counting)
+        minimum_count = how.minimum_count
         counts.data[counts.data < minimum_count] = 0
         counts.eliminate_zeros()
         if counts.nnz == 0:
-            raise UserError(f"no bigram of the scene corpus occurs {minimum_count} times: lower minimum_count")
+            raise UserError(
+                f"the scene corpus has no pair of tokens {minimum_count} times: give more text or lower minimum_count"
+            )
         facts = {"minimum_count": minimum_count, "bigrams": bigrams}
-        return cls._from_counts(counts, order, transposed, normalization, row_edges, **facts)
+        return cls._from_counts(counts, how, **facts)
 
     @classmethod
-    def _from_counts(
-        cls,
-        counts: sp.csr_array,
-        order: int,
-        transposed: bool,
-        normalization: str,
-        row_edges: int,
-        **information: object,
-    ) -> CooccurrenceGraph:
-        counts = counts.T.tocsr() if transposed else counts
-        weights, dropped = _sum_of_powers(_normalized(counts, normalization), order, row_edges)
-        graph = cls.from_matrix(
-            weights,
-            **information,
-            order=order,
-            transposed=transposed,
-            normalization=normalization,
-            row_edges=row_edges if order > 1 else None,
-            dropped_mass=dropped,
-        )
-        keeps_counts = order == 1 and normalization == "row"
+    def _from_counts(cls, counts: sp.csr_array, how: Counting, **information: object) -> CooccurrenceGraph:
+        counts = counts.T.tocsr() if how.transposed else counts
+        weights, dropped = _sum_of_powers(_normalized(counts, how.normalization), how.order, how.row_edges)
+        information |= {"order": how.order, "transposed": how.transposed, "normalization": how.normalization}
+        information |= {"row_edges": how.row_edges if how.order > 1 else None, "dropped_mass": dropped}
+        graph = cls.from_matrix(weights, **information)
+        keeps_counts = how.order == 1 and how.normalization == "row"
         return replace(graph, total_V=np.asarray(counts.sum(axis=1))) if keeps_counts else graph
 
-    def reweighted(
-        self, *, order: int = 1, transposed: bool = False, normalization: str = "row", row_edges: int = 256
-    ) -> CooccurrenceGraph:
-        """Return another graph of the same counts; ``transposed`` is relative to this one.
+    @checked
+    def reweighted(self, **counting: Annotated[Any, Fields(Counting)]) -> CooccurrenceGraph:
+        """Return another graph of the same counts, by fields of ``Counting``; ``transposed`` is relative to this one.
 
         Raises:
             UserError: this graph lacks its counts (only row-normalised graphs of order 1 have them).
@@ -357,8 +353,9 @@ class CooccurrenceGraph:
         counts = (sp.diags_array(self.total_V) @ self.matrix.astype(np.float64)).tocsr()
         counts.data = np.rint(counts.data)
         facts = {key: self.information[key] for key in ("minimum_count", "bigrams") if key in self.information}
-        transposed_now = bool(self.information.get("transposed")) != transposed
-        graph = self._from_counts(counts, order, transposed, normalization, row_edges, **facts)
+        (how,) = grouped(counting, Counting)
+        transposed_now = bool(self.information.get("transposed")) != how.transposed
+        graph = self._from_counts(counts, how, **facts)
         return replace(graph, information={**graph.information, "transposed": transposed_now}, fast=self.fast)
 
     @classmethod
@@ -368,10 +365,9 @@ class CooccurrenceGraph:
         weights.sum_duplicates()
         weights.eliminate_zeros()
         weights.sort_indices()
-        if weights.shape[0] != weights.shape[1]:
-            raise UserError(f"a scene graph is square, not {weights.shape[0]} x {weights.shape[1]}")
-        if not np.isfinite(weights.data).all() or (weights.data < 0).any():
-            raise UserError("the weights of a scene graph are finite and not negative")
+        sound = np.isfinite(weights.data).all() and not (weights.data < 0).any()
+        if weights.shape[0] != weights.shape[1] or not sound:
+            raise UserError(f"a scene graph is square, its weights finite and not negative, not {weights.shape}")
         weights.indptr, weights.indices = weights.indptr.astype(np.int32), weights.indices.astype(np.int32)
         return cls(weights, dict(information))
 
@@ -431,17 +427,15 @@ class CooccurrenceGraph:
         )
 
     def _checked_ids(self, ids_B: torch.Tensor) -> np.ndarray:
-        no_numbers = not isinstance(ids_B, torch.Tensor) or ids_B.is_floating_point() or ids_B.is_complex()
-        if no_numbers or ids_B.dtype == torch.bool:
-            kind = ids_B.dtype if isinstance(ids_B, torch.Tensor) else type(ids_B).__name__
-            raise UserError(f"token ids are a torch tensor of whole numbers, not {kind}")
-        if ids_B.dim() != 1:
-            raise UserError(f"last tokens have the shape [B], one for each row, not {tuple(ids_B.shape)}")
-        wrong_B = (ids_B < 0) | (ids_B >= self.vocab_size)
-        if wrong_B.any():
-            raise UserError(
-                f"no token {int(ids_B[wrong_B][0])} in a scene graph of {self.vocab_size} tokens: ids count from 0"
-            )
+        kind, fault = getattr(ids_B, "dtype", type(ids_B).__name__), ""
+        if not isinstance(ids_B, torch.Tensor) or kind.is_floating_point or kind.is_complex or kind == torch.bool:
+            fault = f"token ids are a torch tensor of whole numbers, not {kind}"
+        elif ids_B.dim() != 1:
+            fault = f"last tokens have the shape [B], one for each row, not {tuple(ids_B.shape)}"
+        elif len(wrong := ids_B[(ids_B < 0) | (ids_B >= self.vocab_size)]):
+            fault = f"no token {int(wrong[0])} in a scene graph of {self.vocab_size} tokens: ids count from 0"
+        if fault:
+            raise UserError(fault)
         return ids_B.cpu().numpy()
 
     def describe(self) -> dict[str, Any]:
@@ -470,7 +464,7 @@ class CooccurrenceGraph:
 
         Raises:
             KeyError: an array is missing.
-            ValueError: what is wrong with one.
+            ValueError: an array does not fit the others.
             UserError: weights that are not finite, or negative.
         """
         if not isinstance(information, dict):
@@ -499,28 +493,24 @@ class CooccurrenceGraph:
         """Read a graph that :meth:`save` wrote.
 
         Raises:
-            UserError: no such file, another format, a wrong checksum, or a pointer, column, weight or entry that is
-            missing or wrong.
+            UserError: no such file, another format, a wrong checksum, or a wrong pointer, column, weight or entry.
         """
-        if not Path(path).is_file():
-            raise UserError(f"no scene graph at {path}: build one with CooccurrenceGraph.from_token_ids and save it")
         try:
+            if not Path(path).is_file():
+                raise FileNotFoundError("no such file")
             with safe_open(path, framework="numpy") as file:
                 metadata = file.metadata() or {}
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
-        except SafetensorError as error:
-            raise UserError(f"{path} is not a safetensors file ({error}): build the scene graph again") from None
-        if metadata.get("format") != GRAPH_FORMAT:
-            raise UserError(f"{path} is not a scene graph of this version: build it again")
-        if metadata.get("sha256") != _arrays_checksum(tensors):
-            raise UserError(f"the checksum of the scene graph {path} does not agree: build it again")
-        try:
+            if metadata.get("format") != GRAPH_FORMAT:
+                raise ValueError("not a scene graph of this version")
+            if metadata.get("sha256") != _arrays_checksum(tensors):
+                raise ValueError("its checksum does not agree")
             return cls.of_arrays(tensors, int(metadata["vocab_size"]), json.loads(metadata["information"]))
         except KeyError as error:
-            raise UserError(f"the scene graph {path} has no {error}: build it again") from None
-        except (UserError, TypeError, ValueError, OverflowError, RecursionError) as error:
+            reason = f"it has no {error}"
+        except (OSError, SafetensorError, UserError, TypeError, ValueError, OverflowError, RecursionError) as error:
             reason = " ".join(str(error).split())[:160]
-            raise UserError(f"the scene graph {path} is damaged ({reason}): build it again") from None
+        raise UserError(f"the scene graph {path} is missing or damaged ({reason}): write it with lit-ctg data graph")
 
 
 def _checked(tensors: dict[str, np.ndarray], size: int) -> tuple[sp.csr_array, np.ndarray | None]:
@@ -529,7 +519,7 @@ def _checked(tensors: dict[str, np.ndarray], size: int) -> tuple[sp.csr_array, n
     Every pointer and column is checked: scipy and the kernels read memory through them without checks.
 
     Raises:
-        ValueError: what is wrong.
+        ValueError: a tensor does not fit the others.
         KeyError: a tensor that is missing.
     """
     row, column, weight, total_V = tensors["row"], tensors["column"], tensors["weight"], tensors.get("total")
@@ -636,8 +626,8 @@ class SceneGraph:
         corpus: the scene corpus; its texts are used, its tokenizer is not. None if ``path`` is given.
         split: which of its splits.
         path: a graph that ``lit-ctg data graph`` wrote, to read instead.
-        order, transposed, normalization, minimum_count, row_edges: see ``CooccurrenceGraph.from_token_ids``.
         fast: see ``CooccurrenceGraph``.
+        counting: fields of ``Counting``.
     """
 
     def __init__(
@@ -646,26 +636,14 @@ class SceneGraph:
         *,
         split: str = "train",
         path: str | Path | None = None,
-        order: Count = 1,
-        transposed: bool = False,
-        normalization: Annotated[str, Choice(NORMALIZATIONS)] = "row",
-        minimum_count: Count = 1,
-        row_edges: Count = 256,
         fast: Annotated[str, Choice(SETTINGS)] = "auto",
+        **counting: Annotated[Any, Fields(Counting)],
     ):
-        if corpus is None and path is None:
-            raise UserError("a scene graph needs a corpus to count, or the path of a graph that was counted before")
         # it is read when needed, which may be late in a run
-        if path is not None and not Path(path).is_file():
-            raise UserError(f"no scene graph at path={path}: write one with lit-ctg data graph, or leave path out")
+        if corpus is None if path is None else not Path(path).is_file():
+            raise UserError(f"a scene graph needs a corpus, or a file of lit-ctg data graph: none is at path={path}")
         self.corpus, self.split, self.path, self.fast = corpus, split, path, fast
-        self.settings: dict[str, Any] = {
-            "order": order,
-            "transposed": transposed,
-            "normalization": normalization,
-            "minimum_count": minimum_count,
-            "row_edges": row_edges,
-        }
+        (self.counting,) = grouped(counting, Counting)
         self._made: dict[str, CooccurrenceGraph] = {}
 
     def graph(self, vocabulary: Tokenizer) -> CooccurrenceGraph:
@@ -683,7 +661,7 @@ class SceneGraph:
     def _count(self, vocabulary: Tokenizer, key: str) -> CooccurrenceGraph:
         assert self.corpus is not None
         graph = CooccurrenceGraph.from_token_ids(
-            token_ids(self.corpus, self.split, vocabulary), len(vocabulary), **self.settings
+            token_ids(self.corpus, self.split, vocabulary), len(vocabulary), **asdict(self.counting)
         )
         graph.information.update({VOCABULARY: key, "corpus": self.corpus.name, "split": self.split})
         return graph
@@ -691,18 +669,14 @@ class SceneGraph:
     def _read(self, key: str) -> CooccurrenceGraph:
         assert self.path is not None
         graph = CooccurrenceGraph.load(self.path)
-        if graph.information.get(VOCABULARY, key) != key:
-            raise UserError(
-                f"the scene graph {self.path} is over another vocabulary: build it with the experiment of this model"
-            )
         # a graph of order 1 has no pruned rows
-        asked = self.settings if self.settings["order"] > 1 else {**self.settings, "row_edges": None}
-        for name, value in asked.items():
+        pruned = {} if self.counting.order > 1 else {"row_edges": None}
+        for name, value in {VOCABULARY: key, **asdict(self.counting), **pruned}.items():
             has = graph.information.get(name, value)
             if has != value:
                 raise UserError(
-                    f"the scene graph {self.path} has {name}={has}, the settings say {value}: write it again with "
-                    f"lit-ctg data graph, or set model.scene.{name}={has}"
+                    f"the scene graph {self.path} has {name}={has}, this model {value}: write it again with lit-ctg "
+                    f"data graph experiment=..., or set model.scene.{name}={has}"
                 )
         return graph
 

@@ -44,11 +44,8 @@ class References:
     """Texts to compare with: for each n-gram its maximum count in one of them, and their lengths.
 
     Args:
-        texts: words of each reference.
+        texts: words of each reference, at least one.
         orders: the largest n.
-
-    Raises:
-        UserError: there is no text.
     """
 
     def __init__(self, texts: Iterable[Words], orders: int = 5) -> None:
@@ -60,8 +57,6 @@ class References:
                 for gram, count in ngrams(words, order).items():
                     if count > most.get(gram, 0):
                         most[gram] = count
-        if not lengths:
-            raise UserError("BLEU has no reference texts: the held-out corpus is empty")
         self.lengths = sorted(lengths)
 
     def matches(self, words: Words, order: int) -> tuple[int, int]:
@@ -81,7 +76,7 @@ class NgramBleu(LitMetric):
 
     Args:
         references: the texts to compare with.
-        orders: the largest n.
+        orders: the largest n, at most that of the references.
     """
 
     unit = "rate"
@@ -94,8 +89,6 @@ class NgramBleu(LitMetric):
 
     def __init__(self, references: References, *, orders: int = 5, **kwargs: object) -> None:
         super().__init__(**kwargs)
-        if orders > len(references.most):
-            raise UserError(f"BLEU-{orders} needs references counted up to {orders}-grams, not {len(references.most)}")
         self.references, self.orders = references, orders
         self.add_sum("matches_O", (orders,))
         self.add_sum("totals_O", (orders,))
@@ -174,7 +167,7 @@ class NgramJudge:
 class HuggingFaceJudge:
     """A pretrained causal language model that reads the texts in its own tokens, on the CPU in float32.
 
-    Its perplexity is per its own token, so only numbers of the same judge are comparable.
+    Its perplexity is per token of the judge, so only numbers of the same judge are comparable.
 
     Args:
         path: a folder with model and tokenizer, or a hub name.
@@ -192,11 +185,11 @@ class HuggingFaceJudge:
             model: Any = AutoModelForCausalLM.from_pretrained(
                 path, revision=revision, dtype=torch.float32, trust_remote_code=False
             )
+            if not self.tokenizer.is_fast:
+                raise ValueError("its tokenizer gives no places in the text")
         except (OSError, ValueError, KeyError) as error:
             reason = " ".join(str(error).split())[:160]
             raise UserError(f"judge_path={path}: no causal language model could be loaded ({reason})") from error
-        if not self.tokenizer.is_fast:
-            raise UserError(f"judge_path={path}: its tokenizer gives no places in the text, choose another judge")
         self.model = model.eval()
         self.positions = getattr(model.config, "max_position_embeddings", None)
 

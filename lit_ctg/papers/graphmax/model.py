@@ -16,10 +16,10 @@ from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lit_ctg.core.model import Batch, LitLanguageModel, LMOutput, adamw_warmup_cosine
+from lit_ctg.core.model import AdamW, Batch, LitLanguageModel, LMOutput
 from lit_ctg.data.tokenizer import Tokenizer
 from lit_ctg.errors import UserError
-from lit_ctg.limits import Choice, Count, Fraction, NonNegative, Positive, checked
+from lit_ctg.limits import Choice, Count, Fields, NonNegative, Positive, checked, grouped
 from lit_ctg.network.backbone import Backbone, PretrainedBackbone, check_backbone
 from lit_ctg.papers.graphmax.equation import graphmax, warn_uncertified
 from lit_ctg.papers.graphmax.graph import CooccurrenceGraph, SceneGraph
@@ -106,7 +106,7 @@ class GraphmaxModule(LitLanguageModel):
         scene: the source of the scene graph; None for a model that needs none.
         published: numbers of Algorithm 1, for ``output=algorithm_one``.
         senses: senses per word of the Bayesian layer.
-        learning_rate, weight_decay, warmup_fraction, final_fraction: AdamW with warm-up and cosine.
+        adamw: fields of ``AdamW``.
 
     Raises:
         UserError: an unknown output layer, or one whose graph is missing.
@@ -125,28 +125,18 @@ class GraphmaxModule(LitLanguageModel):
         scene: SceneGraph | None = None,
         published: AlgorithmOne | None = None,
         senses: Count = 2,
-        learning_rate: NonNegative,
-        weight_decay: NonNegative = 0.01,
-        warmup_fraction: Fraction = 0.05,
-        final_fraction: Fraction = 0.1,
+        **adamw: Annotated[Any, Fields(AdamW)],
     ):
         super().__init__()
         if scene is None and {output, training_output} - {"softmax", "bayesian"} - {"sparsemax"}:
             raise UserError(f"model.output={output}, training_output={training_output}: give model.scene its corpus")
-        if output == "algorithm_one" and published is None:
-            raise UserError("model.output=algorithm_one: give its numbers as model.published")
-        if published is not None:
-            check_runs(published, "model.published")
+        check_runs(published, "model.published", needed=output == "algorithm_one")
         check_backbone(backbone, "dim", "step")
         self.vocabulary, self.backbone, self.scene, self.published = vocabulary, backbone, scene, published
         self.output, self.training_output, self.fine_tuning = output, training_output, fine_tuning
         self.strength, self.training_positions = strength, training_positions
-        self.optimizer_settings: dict[str, Any] = {
-            "learning_rate": learning_rate,
-            "weight_decay": weight_decay,
-            "warmup_fraction": warmup_fraction,
-            "final_fraction": final_fraction,
-        }
+        usual = {"weight_decay": 0.01, "warmup_fraction": 0.05, "final_fraction": 0.1}
+        (self.adamw,) = grouped(usual | adamw, AdamW)
         self.embedding = None
         if not hasattr(backbone, "embed"):
             self.embedding = nn.Embedding(len(vocabulary), backbone.dim)
@@ -233,8 +223,7 @@ class GraphmaxModule(LitLanguageModel):
         """AdamW with warm-up and cosine; None for a frozen model, which is only evaluated."""
         if not any(parameter.requires_grad for parameter in self.parameters()):
             return None
-        total_steps = int(self.trainer.estimated_stepping_batches)
-        return adamw_warmup_cosine(self.parameters(), total_steps=total_steps, **self.optimizer_settings)
+        return self.adamw.configure(self)
 
     def start(self, batch_size: int, controls: Any = None) -> None:
         """Return the state of empty prefixes (see ``decoding/loop.py``)."""

@@ -304,12 +304,7 @@ def model_step(
 
 
 def _compiled_step(
-    kernels: ModuleType,
-    operator: GraphOperator,
-    y_BV: Tensor,
-    log_x_BV: Tensor | None,
-    strength_B1: Tensor,
-    tol: float,
+    kernels: ModuleType, operator: GraphOperator, y_BV: Tensor, log_x_BV: Tensor | None, strength_B1: Tensor, tol: float
 ) -> Tensor:
     """Do the same row by row, on several threads, with the reduced problem in float64 except for the Gram block."""
     y_BV = y_BV.contiguous()
@@ -458,7 +453,7 @@ class ReducedProblem:
         return self.linear_BN - 2 * self.strength_B1 * image_BN
 
     def newton(self, log_x_BN: Tensor, y_BN: Tensor, gap_B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return log x, y and gap after one Newton step, shortened where it goes too far."""
+        """Return log x, y and gap after one Newton step, shortened where it is too long."""
         now = log_x_BN, y_BN, gap_B
         solution = solve_tangent(
             self.apply,

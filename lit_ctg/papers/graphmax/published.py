@@ -43,16 +43,16 @@ def project_on_simplex(a_BV: Tensor, sort: str = "descending") -> Tensor:
 # Algorithm 1.
 
 
-def check_runs(published: AlgorithmOne, where: str) -> None:
+def check_runs(published: AlgorithmOne | None, where: str, *, needed: bool = False) -> None:
     """Refuse the printed log 0 in a run, which would end in NaN once a text is drawn.
 
     Raises:
-        UserError: ``log_floor`` is 0.
+        UserError: ``log_floor`` is 0, or there is no Algorithm 1 and it is needed.
     """
-    if published.log_floor == 0:
+    if needed if published is None else published.log_floor == 0:
         raise UserError(
-            f"{where}.log_floor=0: as printed the first step is infinite and no row becomes a distribution; "
-            "give a small number, such as 1e-12"
+            f"{where}.log_floor: give Algorithm 1 its numbers (sec. 4.1), with a log_floor above 0, such as 1e-12; as "
+            "printed the first step is infinite and no row becomes a distribution"
         )
 
 

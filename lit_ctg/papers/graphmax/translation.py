@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import torch
 from lightning import LightningModule, Trainer
@@ -21,21 +22,22 @@ from transformers import BartConfig, BartForConditionalGeneration, GenerationCon
 
 from lit_ctg import limits
 from lit_ctg.core.batch import Batch
-from lit_ctg.core.model import LitLanguageModel, LMOutput, adamw_warmup_cosine, datamodule_of, evaluating
+from lit_ctg.core.model import AdamW, LitLanguageModel, LMOutput, datamodule_of, evaluating
 from lit_ctg.core.result import MetricResult
 from lit_ctg.data.tokenizer import Tokenizer
 from lit_ctg.decoding.rule import ScoreRule
 from lit_ctg.errors import UserError
-from lit_ctg.limits import Checked, Count, Dropout, Fraction, NonNegative, Pretrained, Whole
+from lit_ctg.limits import Checked, Count, Dropout, Fields, Fraction, Pretrained, Whole, checked, grouped
 from lit_ctg.metric.bleu import Bleu
 from lit_ctg.papers.graphmax.graph import CooccurrenceGraph, SceneGraph
 from lit_ctg.papers.graphmax.published import AlgorithmOne, check_runs
 from lit_ctg.papers.graphmax.translation_corpus import TranslationBatch
-from lit_ctg.papers.graphmax.trial import Methods, check_softmax, checked_methods
+from lit_ctg.papers.graphmax.trial import Methods, checked_methods
 from lit_ctg.papers.graphmax.trial_parts import FLOOR, target_nll
 from lit_ctg.papers.graphmax.variant import Variant, VariantRule, variants
 from lit_ctg.statistics import ratio_interval
 
+SIDES = ("encoder", "decoder")
 UNBOUNDED = 1 << 20  # positions of a network without a stated limit
 
 
@@ -57,8 +59,7 @@ class TranslationModel(LitLanguageModel):
     @cached_property
     def graph(self) -> CooccurrenceGraph:
         """The graph of the target language; without a scene, call ``prepare_graph`` first."""
-        if self.scene is None:
-            raise UserError("the graph of the target language is counted from the data module: train or evaluate first")
+        assert self.scene is not None, "counted from the data module by setup"
         return self.scene.graph(self.vocabulary)
 
     @property
@@ -157,17 +158,28 @@ class TranslationModel(LitLanguageModel):
         return [[number for number in row if number not in self.silent] for row in found_BT.tolist()]
 
 
+@checked
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """Sizes of encoder and decoder alike; ``max_length`` is the maximum number of positions of either side."""
+
+    dim: Count = 128
+    layers: Count = 2
+    heads: Count = 4
+    feedforward_dim: Count = 512
+    dropout: Dropout = 0.1
+    max_length: Count = 128
+
+
 class GraphmaxTranslationModule(TranslationModel):
     """Translates ``source_ids_BS`` into ``target_ids_BT`` (batches of ``data=translation``).
 
     Args:
         vocabulary: of both languages; needs <pad>, <bos> and <eos>.
-        dim, layers, heads, feedforward_dim, dropout: of encoder and decoder alike.
-        max_length: maximum positions of either side.
         label_smoothing: of the training loss.
         scene: the source of the graph of the target language; None counts the target side of the training split.
         published: numbers of Algorithm 1.
-        learning_rate, weight_decay, warmup_fraction: AdamW with warm-up and cosine.
+        settings: fields of ``Shape`` and ``AdamW``.
 
     Raises:
         UserError: a vocabulary without those tokens.
@@ -177,22 +189,13 @@ class GraphmaxTranslationModule(TranslationModel):
         self,
         *,
         vocabulary: Tokenizer,
-        dim: Count = 128,
-        layers: Count = 2,
-        heads: Count = 4,
-        feedforward_dim: Count = 512,
-        dropout: Dropout = 0.1,
-        max_length: Count = 128,
         label_smoothing: Fraction = 0.1,
         scene: SceneGraph | None = None,
         published: AlgorithmOne | None = None,
-        learning_rate: NonNegative,
-        weight_decay: NonNegative = 0.01,
-        warmup_fraction: Fraction = 0.1,
+        **settings: Annotated[Any, Fields(Shape), Fields(AdamW)],
     ):
         super().__init__()
-        if published is not None:
-            check_runs(published, "model.published")
+        check_runs(published, "model.published")
         pad_id, bos_id, eos_id = vocabulary.pad_id, vocabulary.bos_id, vocabulary.eos_id
         if pad_id is None or bos_id is None or eos_id is None:
             raise UserError(
@@ -202,23 +205,16 @@ class GraphmaxTranslationModule(TranslationModel):
         self.label_smoothing = label_smoothing
         self.decoder_start = (bos_id,)
         self.silent = frozenset([pad_id, bos_id, eos_id])
-        self.optimizer_settings: dict[str, Any] = {
-            "learning_rate": learning_rate,
-            "weight_decay": weight_decay,
-            "warmup_fraction": warmup_fraction,
-        }
+        shape, self.adamw = grouped({"weight_decay": 0.01, "warmup_fraction": 0.1, **settings}, Shape, AdamW)
         config = BartConfig(
             vocab_size=len(vocabulary),
-            d_model=dim,
-            encoder_layers=layers,
-            decoder_layers=layers,
-            encoder_attention_heads=heads,
-            decoder_attention_heads=heads,
-            encoder_ffn_dim=feedforward_dim,
-            decoder_ffn_dim=feedforward_dim,
-            dropout=dropout,
-            attention_dropout=dropout,
-            max_position_embeddings=max_length,
+            d_model=shape.dim,
+            **{f"{side}_layers": shape.layers for side in SIDES},
+            **{f"{side}_attention_heads": shape.heads for side in SIDES},
+            **{f"{side}_ffn_dim": shape.feedforward_dim for side in SIDES},
+            dropout=shape.dropout,
+            attention_dropout=shape.dropout,
+            max_position_embeddings=shape.max_length,
             scale_embedding=True,
             pad_token_id=pad_id,
             bos_token_id=bos_id,
@@ -230,8 +226,7 @@ class GraphmaxTranslationModule(TranslationModel):
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """AdamW with warm-up and cosine."""
-        total_steps = int(self.trainer.estimated_stepping_batches)
-        return adamw_warmup_cosine(self.parameters(), total_steps=total_steps, **self.optimizer_settings)
+        return self.adamw.configure(self)
 
 
 # A pretrained encoder-decoder (BART, mBART, T5, Marian, ...) by folder or name, with graphmax in its decoder.
@@ -267,15 +262,15 @@ class PretrainedTranslationModule(TranslationModel):
         published: AlgorithmOne | None = None,
     ):
         super().__init__()
-        if published is not None:
-            check_runs(published, "model.published")
+        check_runs(published, "model.published")
         engine = getattr(vocabulary, "engine", None)
-        if engine is None:
-            raise UserError("a pretrained translation model needs its own tokenizer: data/tokenizer=huggingface")
         self.vocabulary, self.scene, self.published = vocabulary, None, published
         self.network = _load(path, revision).requires_grad_(False)
-        if self.rows < len(vocabulary):
-            raise UserError(f"model.path={path} has {self.rows} tokens, its tokenizer {len(vocabulary)}: not a pair")
+        if engine is None or self.rows < len(vocabulary):
+            raise UserError(
+                f"model.path={path} has {self.rows} tokens, the tokenizer {len(vocabulary)}: a pretrained translation "
+                "model needs its own tokenizer, data/tokenizer=huggingface"
+            )
         for name, code in (("src_lang", source_language), ("tgt_lang", target_language)):
             if code is not None:
                 _set_language(engine, name, code)
@@ -312,10 +307,11 @@ def _load(path: str, revision: str | None) -> Any:
 
 
 def _set_language(engine: Any, name: str, code: str) -> None:
-    if not hasattr(engine, name):
-        raise UserError(f"{type(engine).__name__} knows no languages: leave model.source_language and .target_language")
-    if code not in engine.get_vocab():
-        raise UserError(f"{type(engine).__name__} has no language '{code}': use its own codes, such as ro_RO")
+    if not hasattr(engine, name) or code not in engine.get_vocab():
+        raise UserError(
+            f"{type(engine).__name__} has no language '{code}': give model.source_language and .target_language its "
+            "own codes, such as ro_RO, or leave them out"
+        )
     setattr(engine, name, code)
 
 
@@ -443,8 +439,7 @@ class GraphmaxTranslation(Checked, Callback):
     ) -> None:
         super().__init__()
         where = "callback.graphmax_translation"
-        self.methods = checked_methods(f"{where}.methods", methods)
-        check_softmax(f"{where}.methods", self.methods)
+        self.methods = checked_methods(f"{where}.methods", methods, reference=True)
         self.sentences, self.beams, self.max_new_tokens = sentences, beams, max_new_tokens
         self.lower, self.resamples, self.samples_kept, self.floor = lower, resamples, samples_kept, floor
         self.results: dict[str, dict[str, Any]] = {}

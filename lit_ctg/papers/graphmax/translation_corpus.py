@@ -111,7 +111,7 @@ class TranslationDataModule(CorpusDataModule):
 
     Args:
         source_language, target_language: suffixes and columns, e.g. ro and en.
-        val_fraction, test_fraction: shares of what is cut from a folder's only pair of files, or from training.
+        val_fraction, test_fraction: shares that are cut from a folder's only pair of files, or from training.
         options: see ``CorpusDataModule``; ``length`` is the maximum sentence, ``batch_size`` counts pairs, ``batching``
             and ``by_source`` do not apply.
     """
@@ -205,7 +205,7 @@ class TranslationDataModule(CorpusDataModule):
             return self._read(own)
         if train is not None and split == "test" and val is not None:
             return iter(())
-        # what has no files of its own is cut from the end
+        # a split without files is cut from the end
         only = train or self._only()
         return tail_documents(functools.partial(self._read, only), split, self.val_fraction, self._test_share())
 
@@ -256,9 +256,9 @@ class TranslationDataModule(CorpusDataModule):
         return self._pairs(tested, False)
 
     def _pairs(self, split: str, shuffle: bool, **order: Any) -> ResumableLoader:
-        """Return the loader of a split, whose batches are dealt over the training processes."""
-        dealt: dict[str, Any] = self._place()
-        return ResumableLoader(self.pair_batches(split, shuffle), num_workers=self.num_workers, **order, **dealt)
+        """Return the loader of a split, whose batches the training processes share."""
+        options: dict[str, Any] = order | self._place()
+        return ResumableLoader(self.pair_batches(split, shuffle), num_workers=self.num_workers, **options)
 
 
 def _rows(path: Path, source: str, target: str) -> Iterator[Row]:

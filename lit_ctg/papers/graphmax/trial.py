@@ -42,28 +42,28 @@ class MethodSettings:
 Methods = Mapping[str, Annotated[Mapping[str, Any], Fields(MethodSettings)]]
 
 
-def checked_methods(where: str, given: Methods, *, strengths: str = "strength") -> dict[str, Mapping[str, Any]]:
+def checked_methods(
+    where: str, given: Methods, *, strengths: str = "strength", reference: bool = False
+) -> dict[str, Mapping[str, Any]]:
     """Return the methods that have a variant; a null variant leaves one out.
 
     Args:
         where: name of the setting in the configuration.
         given: name -> ``{variant: ..., <strengths>: ...}``.
         strengths: ``strength`` for one number, ``strengths`` for a list.
+        reference: softmax must be among them.
 
     Raises:
-        UserError: an unknown key, or no method at all.
+        UserError: an unknown key, no method at all, or no softmax where it is needed.
     """
     for name, setting in given.items():
-        place = f"{where}.{name}"
-        if "variant" not in setting:
-            raise UserError(f"{place}={setting}: give {{variant: <name>, {strengths}: ...}}")
-        for key in setting:
-            if key not in ("variant", strengths):
-                hint = did_you_mean(str(key), ["variant", strengths])
-                raise UserError(f"{place} has no setting '{key}'{hint}: give variant and {strengths}")
+        unknown = [str(key) for key in setting if key not in ("variant", strengths)]
+        if unknown or "variant" not in setting:
+            hint = did_you_mean(unknown[0], ["variant", strengths]) if unknown else ""
+            raise UserError(f"{where}.{name}={setting}: give {{variant: <name>, {strengths}: ...}}{hint}")
     kept = {name: setting for name, setting in given.items() if setting["variant"] is not None}
-    if not kept:
-        raise UserError(f"{where} has no method: give one as <name>: {{variant: softmax}}")
+    if reference or not kept:
+        check_softmax(where, kept)
     return kept
 
 
@@ -71,10 +71,6 @@ def check_softmax(where: str, methods: Methods) -> None:
     """Refuse methods without softmax, the reference of all others; ``UserError`` names the setting."""
     if methods.get("softmax", {}).get("variant") != "softmax":
         raise UserError(f"{where}: the others are compared with softmax, add softmax: {{variant: softmax}}")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 # Scene corpora in folds: the graph is counted on four, measurements use the held-out fifth (sec. 5).
@@ -168,11 +164,7 @@ class Contexts:
 def read_scene(
     scene: CorpusDataModule, vocabulary: Tokenizer, split: str = "train"
 ) -> tuple[list[str], list[np.ndarray]]:
-    """Return the distinct reviews of one of a corpus's splits and their ids in the language model's vocabulary.
-
-    Raises:
-        UserError: no review has two tokens.
-    """
+    """Return the distinct reviews, of two tokens or more, of one of a corpus's splits and their ids in a vocabulary."""
     texts = list(dict.fromkeys(document.text for document in scene.documents(split)))
     ids, start = [], 0
     flat_T, counts_N = vocabulary.encode_many(texts) if texts else (np.zeros(0), np.zeros(0))
@@ -180,10 +172,6 @@ def read_scene(
         ids.append(np.asarray(flat_T[start : start + int(count)], dtype=np.int64))
         start += int(count)
     kept = [(text, row) for text, row in zip(texts, ids, strict=True) if len(row) > 1]
-    if not kept:
-        raise UserError(
-            f"the {split} split of the scene corpus is empty: choose another for callback.graphmax_trial.scenes"
-        )
     return [text for text, _ in kept], [row for _, row in kept]
 
 
@@ -207,7 +195,10 @@ def split_folds(
         UserError: fewer reviews than folds, or fewer than two folds.
     """
     if folds < 2 or len(ids) < folds:
-        raise UserError(f"{len(ids)} reviews of scene {scene} cannot be parted into {folds} folds (2 or more)")
+        raise UserError(
+            f"callback.graphmax_trial.scenes.{scene}: {len(ids)} reviews are too few for {folds} folds; choose another "
+            "corpus or fewer folds"
+        )
     order = np.random.default_rng(seed).permutation(len(ids))
     for number in range(folds):
         held = sorted(order[number::folds].tolist())
@@ -302,6 +293,11 @@ def pretty(strength: float) -> str:
 
 # splits of a scene corpus of which folds can be made
 HELD_OUT = ("train", "test")
+WHERE = "callback.graphmax_trial"
+
+
+def _texts(corpus: Any, split: str) -> set[str]:
+    return {document.text for document in corpus.documents(split)}
 
 
 class Part(Protocol):
@@ -359,9 +355,7 @@ class GraphmaxTrial(Checked, Callback):
         published: AlgorithmOne,
     ) -> None:
         super().__init__()
-        if not isinstance(published, AlgorithmOne):
-            raise UserError("callback.graphmax_trial.published is missing: give Algorithm 1 its numbers (sec. 4.1)")
-        check_runs(published, "callback.graphmax_trial.published")
+        check_runs(published, f"{WHERE}.published", needed=True)
         self.scenes = {name: scene for name, scene in scenes.items() if scene is not None}
         self.parts_by_name = {name: part for name, part in parts.items() if part is not None}
         self.folds, self.seed, self.published, self.held_out = folds, seed, published, held_out
@@ -375,41 +369,29 @@ class GraphmaxTrial(Checked, Callback):
             UserError: a part needs more positions than the model has, a scene has fewer reviews than folds, or the
                 language model is trained on reviews of the split that is held out.
         """
-        if stage != "fit":
-            return
-        vocabulary = datamodule_of(trainer).vocabulary
-        has = getattr(getattr(pl_module, "backbone", None), "context", None)
+        for fault in self._faults(datamodule_of(trainer), pl_module) if stage == "fit" else ():
+            raise UserError(fault)
+
+    def _faults(self, data: Any, module: LightningModule) -> Iterator[str]:
+        has = getattr(getattr(module, "backbone", None), "context", None)
         for name, part in self.parts_by_name.items():
-            needs = part.positions(vocabulary)
+            needs = part.positions(data.vocabulary)
             if has is not None and needs > has:
-                raise UserError(
-                    f"callback.graphmax_trial.parts.{name} needs {needs} positions, the model has {has}: ask for fewer "
-                    "tokens or raise backbone.context"
+                yield (
+                    f"{WHERE}.parts.{name} needs {needs} positions, the model has {has}: ask for fewer tokens or raise "
+                    "backbone.context"
                 )
+        tested = self.held_out == "test"
+        trained = _texts(data, "train") if tested else set()
         for name, scene in self.scenes.items():
             # each review counts once, and those of the training split are never held out as test
-            texts = {document.text for document in scene.documents(self.held_out)}
-            if self.held_out == "test":
-                texts -= {document.text for document in scene.documents("train")}
-            found = len(texts)
-            if found < self.folds:
-                raise UserError(
-                    f"callback.graphmax_trial.scenes.{name} has {found} reviews for {self.folds} folds: choose another "
-                    "corpus or fewer folds"
-                )
-        if self.held_out == "test":
-            self._check_unseen(datamodule_of(trainer))
-
-    def _check_unseen(self, data: Any) -> None:
-        """Refuse a language model trained on reviews that are to be held out."""
-        trained = {document.text for document in data.documents("train")}
-        for name, scene in self.scenes.items():
-            known = {document.text for document in scene.documents("train")}
-            seen = {document.text for document in scene.documents("test")} - known
-            if common := len(seen & trained):
-                raise UserError(
-                    f"callback.graphmax_trial.scenes.{name}: the language model is trained on {common} of its "
-                    f"{len(seen)} held-out reviews; give both the same splits (data.val_fraction, data.test_fraction)"
+            texts = _texts(scene, self.held_out) - (_texts(scene, "train") if tested else set())
+            if len(texts) < self.folds:
+                yield f"{WHERE}.scenes.{name}: {len(texts)} reviews are too few for {self.folds} folds; lower folds"
+            if common := len(texts & trained):
+                yield (
+                    f"{WHERE}.scenes.{name}: the language model is trained on {common} of its {len(texts)} held-out "
+                    "reviews; give both the same splits (data.val_fraction, data.test_fraction)"
                 )
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -467,7 +449,7 @@ class GraphmaxTrial(Checked, Callback):
             return texts, ids, []
         seen, known_ids = read_scene(scene, vocabulary)
         known = set(seen)
-        # a review that stands in both splits was seen in training
+        # a review of both splits was seen in training
         kept = [(text, row) for text, row in zip(texts, ids, strict=True) if text not in known]
         return [text for text, _ in kept], [row for _, row in kept], known_ids
 

@@ -103,8 +103,7 @@ class NextWordNll:
 
     def __init__(self, *, variants: Methods, contexts: Count, length: Count, floor: limits.Nucleus = FLOOR) -> None:
         where = "callback.graphmax_trial.parts.likelihood"
-        self.variants = checked_methods(f"{where}.variants", variants, strengths="strengths")
-        check_softmax(f"{where}.variants", self.variants)
+        self.variants = checked_methods(f"{where}.variants", variants, strengths="strengths", reference=True)
         self.contexts, self.length, self.floor = contexts, length, floor
 
     def positions(self, vocabulary: Tokenizer) -> int:
@@ -139,14 +138,7 @@ class NextWordNll:
         return _ngrams_alone(fold, before_NK[1::2], target_N[1::2])
 
     def _numbers(
-        self,
-        fold: Fold,
-        variant: Variant,
-        strength: float,
-        found: Contexts,
-        counted_N: Tensor,
-        name: str,
-        base: str,
+        self, fold: Fold, variant: Variant, strength: float, found: Contexts, counted_N: Tensor, name: str, base: str
     ) -> tuple[dict[str, Measure], Tensor]:
         """Return the numbers over the counted contexts, and the NLL of every context."""
         columns = [
@@ -212,12 +204,7 @@ class Sampler:
     """
 
     def __init__(
-        self,
-        *,
-        methods: Methods,
-        temperature: Positive,
-        top_p: limits.Nucleus,
-        model_temperature: Positive = 1.0,
+        self, *, methods: Methods, temperature: Positive, top_p: limits.Nucleus, model_temperature: Positive = 1.0
     ) -> None:
         self.methods = checked_methods(f"{PARTS}.*.sampler.methods", methods)
         self.temperature, self.top_p, self.model_temperature = temperature, top_p, model_temperature
@@ -390,12 +377,7 @@ class ReviewGeneration:
     ) -> dict[str, Measure]:
         return {
             f"{protocol}/{scene}/{method}/{name}": Measure(
-                result.value,
-                result.unit,
-                result.direction,
-                result.n,
-                f"{protocol}/{scene}/softmax/{name}",
-                GENERATED,
+                result.value, result.unit, result.direction, result.n, f"{protocol}/{scene}/softmax/{name}", GENERATED
             )
             for name, result in self._score(references, texts).items()
         }
@@ -580,8 +562,7 @@ class Convergence:
         return self.length
 
     def measure(self, fold: Fold, module: LightningModule) -> tuple[dict[str, Measure], list[dict[str, Any]]]:
-        if fold.published is None:
-            raise UserError("the picture of convergence needs the numbers of Algorithm 1 (callback.graphmax_trial)")
+        assert fold.published is not None, "a trial has the numbers of Algorithm 1"
         logits_BV = contexts_of(fold, module, contexts=self.contexts, length=self.length).logits_NV
         n, scene = len(logits_BV), fold.scene
         best = graphmax(logits_BV, fold.graph, self.strength)
@@ -647,12 +628,10 @@ class TopWords:
             UserError: a context without a token.
         """
         lengths = [len(vocabulary.encode(text)) for text in self.contexts]
-        if 0 in lengths:
-            empty = self.contexts[lengths.index(0)]
-            raise UserError(f"callback.graphmax_trial.parts.top_words.contexts: '{empty}' has no token, leave it out")
-        if self.words > len(vocabulary):
+        if 0 in lengths or self.words > len(vocabulary):
             raise UserError(
-                f"callback.graphmax_trial.parts.top_words.words={self.words}: the vocabulary has {len(vocabulary)}"
+                f"{PARTS}.top_words: words={self.words} of a vocabulary of {len(vocabulary)}, contexts of {lengths} "
+                "tokens; ask for fewer words, and leave out a context without a token"
             )
         return max(lengths)
 

@@ -6,7 +6,7 @@ rule. Shape suffixes: B contexts or rows, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Annotated, Any
@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from lit_ctg.decoding.rule import PerRow, ScoreRule, per_row
-from lit_ctg.errors import UserError, did_you_mean
-from lit_ctg.limits import Choice
+from lit_ctg.errors import UserError
+from lit_ctg.limits import Choice, check_value
 from lit_ctg.papers.graphmax.equation import GraphmaxResult, graphmax, sound_inputs, warn_uncertified
 from lit_ctg.papers.graphmax.graph import CooccurrenceGraph, Successors
 from lit_ctg.papers.graphmax.model_step import log_normalized, log_wright_omega, solve_separable
@@ -64,7 +64,7 @@ def divergence_pull(logits_BV: Tensor, target: Successors, strength_B1: Tensor) 
     """Return log x of ``argmin -<x,z> + <x, log x> + lambda KL(a || x)``, which moves from softmax to a.
 
     Optimality: ``x_j u_j = lambda a_j`` with ``u_j = log x_j - z_j + c``, so ``u_j = W(lambda a_j exp(c - z_j))``.
-    The sum over x is convex and decreasing in c, which lies between log-sum-exp z and that plus lambda. Masked tokens
+    The sum over x is convex and decreasing in c, which is between log-sum-exp z and that plus lambda. Masked tokens
     (``-inf``) are removed from a.
     """
     z_BV = logits_BV - logits_BV.amax(dim=-1, keepdim=True)
@@ -230,14 +230,8 @@ def chosen(name: str, found: Mapping[str, Variant]) -> Variant:
     Raises:
         UserError: no such variant.
     """
-    if name not in found:
-        raise UserError(f"no softmax variant '{name}'{hint_of(name, found)}; there are {', '.join(found)}")
+    check_value("variant", name, Annotated[str, Choice(found, OTHER_NAMES)])
     return found[name]
-
-
-def hint_of(name: str, options: Iterable[str] = tuple(NAMES)) -> str:
-    """Return ``"; did you mean 'x'?"`` for an alias of a variant or a similar name, else ``""``."""
-    return did_you_mean(OTHER_NAMES.get(name, name), options)
 
 
 class VariantRule(ScoreRule):
@@ -250,14 +244,9 @@ class VariantRule(ScoreRule):
         variant: from ``variants``, or your own.
         strength: one, or one per row.
         softmax_at_0: False if strength 0 of the variant is not softmax (``OTHERWISE_AT_0``): no row keeps its scores.
-
-    Raises:
-        UserError: something else than a variant.
     """
 
     def __init__(self, variant: Variant, strength: PerRow = 1.0, *, softmax_at_0: bool = True):
-        if not callable(variant):
-            raise UserError(f"variant: give a function or layer of scores, last ids and strengths, not {variant!r}")
         self.variant, self.strength, self.softmax_at_0 = variant, strength, softmax_at_0
 
     @classmethod

@@ -4,7 +4,6 @@ Read ``model.py`` first; docs/papers/nslm.md says which equation is where.
 """
 
 from lit_ctg.papers.nslm.classes import ClassTable, Recogniser, class_table, make_recogniser, read_classes
-from lit_ctg.papers.nslm.decode import MicroModelRule, word_texts
 from lit_ctg.papers.nslm.from_text import micro_models
 from lit_ctg.papers.nslm.micro_model import Blend, Density, MetricFunction, MicroModel
 from lit_ctg.papers.nslm.model import NSLMModule
@@ -18,7 +17,6 @@ __all__ = [
     "Evidence",
     "MetricFunction",
     "MicroModel",
-    "MicroModelRule",
     "NSLMModule",
     "Occurrences",
     "Recogniser",
@@ -28,5 +26,4 @@ __all__ = [
     "micro_models",
     "read_classes",
     "select",
-    "word_texts",
 ]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -114,7 +114,7 @@ class AWDModule(NSLMModule):
     Args:
         backbone: an ``AWDBackbone``.
         embedding_dropout: probability with which a word of the vocabulary is zero throughout a step's inputs.
-        length: positions of a usual stretch; the rate of a step is in proportion to its own (``data.vary_length``).
+        length: positions of a usual stretch; the rate of a step is in proportion to its length (``data.vary_length``).
         patience: number of validations, see above.
         options: of ``NSLMModule``.
 
@@ -122,25 +122,14 @@ class AWDModule(NSLMModule):
         UserError: another backbone; see also ``NSLMModule``.
     """
 
-    OPTIMIZERS: ClassVar[tuple[str, ...]] = ("nt_asgd",)
-
     def __init__(
         self, *, backbone: Any, embedding_dropout: Dropout, length: Count, patience: Whole, **options: Any
     ) -> None:
         check_backbone(backbone, "run", "dropout_weight")
-        super().__init__(
-            backbone=backbone,
-            optimizer="nt_asgd",
-            single_task=True,
-            tied=True,
-            sum_over_time=False,
-            # of the other optimisers and of the character RNNs, which are not trained here
-            rate_decay=1.0,
-            constant_epochs=0,
-            renormalise_characters=False,
-            character_dim=0,
-            **options,
-        )
+        # the optimiser is another one, and there are no character RNNs
+        fixed: dict[str, Any] = {"optimizer": "sgd", "rate_decay": 1.0, "constant_epochs": 0, "sum_over_time": False}
+        fixed |= {"single_task": True, "tied": True, "renormalise_characters": False, "character_dim": 0}
+        super().__init__(backbone=backbone, **fixed, **options)
         self.embedding_dropout, self.length, self.patience = embedding_dropout, length, patience
         self.costs: list[float] = []
         self._last: dict[str, Tensor] | None = None
@@ -252,7 +241,7 @@ class AWDModule(NSLMModule):
         checkpoint["state_dict"] = weights | {name: averages[parameter] for name, parameter in named.items()}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Remember the last weights: only a training that goes on needs them."""
+        """Remember the last weights: only a resumed training needs them."""
         super().on_load_checkpoint(checkpoint)
         self.costs, self._last = list(checkpoint.get(HISTORY, [])), checkpoint.get(LAST)
 

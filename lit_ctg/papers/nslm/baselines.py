@@ -345,23 +345,25 @@ def read_vectors(path: str | Path, tokens: tuple[str, ...], dim: int) -> tuple[T
         UserError: no such file, a line with a different number of values, or no word of the vocabulary in it.
     """
     vectors: dict[str, np.ndarray] = {}
-    wanted = set(tokens) | {token.lower() for token in tokens}
+    wanted, line_number = set(tokens) | {token.lower() for token in tokens}, 0
     try:
         check_regular(path)
         with open(path, encoding="utf-8") as file:
-            for number, line in enumerate(file, start=1):
-                line = line.rstrip("\n")
-                word, _, values = line.partition(" ")
+            for line_number, line in enumerate(file, start=1):  # noqa: B007 (for the message)
+                word, _, values = line.rstrip("\n").partition(" ")
                 fields = values.split() if word in wanted else []
                 if len(fields) > dim and not _is_number(fields[-dim - 1]):
                     # some files have words with spaces in them, such as ". . ."; too many numbers are another mistake
-                    word, values = " ".join([word, *fields[:-dim]]), " ".join(fields[-dim:])
+                    word, fields = " ".join([word, *fields[:-dim]]), fields[-dim:]
                 if word in wanted:
-                    vectors[word] = _vector(values, dim, f"{path}, line {number}")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"model.embedding_file={path} cannot be read: {error}") from error
-    if not vectors:
-        raise UserError(f"model.embedding_file={path} has no word of the vocabulary: is it a GloVe text file?")
+                    vectors[word] = np.array(fields, dtype=np.float64)
+                    if len(fields) != dim:
+                        raise ValueError(f"{len(fields)} numbers, the embedding trains {dim} (backbone.dim)")
+        if not vectors:
+            raise ValueError("no word of the vocabulary")
+    except (OSError, ValueError) as error:
+        where = f"model.embedding_file={path}, line {line_number}"
+        raise UserError(f"{where}: {error}; give a text file of GloVe's format that fits backbone.dim") from error
     rows = [vectors.get(token, vectors.get(token.lower())) for token in tokens]
     found_V = torch.tensor([row is not None for row in rows])
     return torch.from_numpy(np.stack([np.zeros(dim) if row is None else row for row in rows])).float(), found_V
@@ -373,14 +375,3 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _vector(values: str, dim: int, where: str) -> np.ndarray:
-    try:
-        vector = np.array(values.split(), dtype=np.float64)
-    except ValueError as error:
-        raise UserError(f"model.embedding_file: {where} holds something other than numbers") from error
-    if len(vector) != dim:
-        raise UserError(f"model.embedding_file: {where} has {len(vector)} numbers, the embedding trains {dim}: "
-                        "set backbone.dim accordingly")  # fmt: skip
-    return vector

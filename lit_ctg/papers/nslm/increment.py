@@ -5,10 +5,11 @@ Shape letters: B pairs, T positions, D hidden size, V vocabulary, N pairs of a s
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
+from annotated_types import Ge, Interval
 from lightning import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 
@@ -16,8 +17,7 @@ from lit_ctg.core.batch import Fingerprint, checksum
 from lit_ctg.core.model import Batch, LitLanguageModel, LMOutput, datamodule_of, evaluating
 from lit_ctg.core.result import MetricResult
 from lit_ctg.data.loader import SentenceBatches, SentenceDataModule
-from lit_ctg.errors import UserError
-from lit_ctg.limits import Checked, Count, Fraction, NonNegative, Positive, Whole
+from lit_ctg.limits import Checked, Count, NonNegative, Positive, Whole
 from lit_ctg.papers.nslm.baselines import read_vectors
 from lit_ctg.papers.nslm.classes import PatternRecogniser, class_table
 from lit_ctg.papers.nslm.occurrences import Evidence, Occurrences
@@ -49,27 +49,28 @@ class IncrementDataModule(SentenceDataModule):
 
     Args:
         n: total number of pairs.
-        held_out: share of each of the two held-out parts.
+        held_out: share of each of the two held-out parts, at least one pair each.
         batch_size: pairs in a batch; None: a fiftieth of n, at least 50.
         seed: of the split and of the training order.
         num_workers: processes that read batches.
 
     Attributes:
         vocabulary: the integers 0 to n.
-
-    Raises:
-        UserError: too few pairs for three parts.
     """
 
     splits = SPLITS
 
     def __init__(
-        self, *, n: Count, held_out: Fraction, batch_size: Count | None, seed: Whole, num_workers: Whole = 0
+        self,
+        *,
+        n: Annotated[int, Ge(3)],
+        held_out: Annotated[float, Interval(gt=0, lt=0.5)],
+        batch_size: Count | None,
+        seed: Whole,
+        num_workers: Whole = 0,
     ) -> None:
         super().__init__()
-        size = int(n * held_out)
-        if size < 1 or n - 2 * size < 1:
-            raise UserError(f"data.n={n} with data.held_out={held_out} leaves a part empty: give n >= 10, held_out 0.1")
+        size = max(1, int(n * held_out))
         self.n, self.batch_size, self.seed = n, batch_size or max(50, n // 50), seed
         self.num_workers = num_workers
         self.vocabulary = IntegerVocabulary(n)

@@ -419,7 +419,7 @@ class Binary(Density):
 
     def fit(self, training: Training) -> Density:
         if not np.isin(training.x_N, (0.0, 1.0)).all():
-            raise UserError("the binary density takes a metric with the values 0 and 1, such as convert")
+            raise ValueError("the binary density takes a metric with the values 0 and 1, such as convert")
         # Laplace's rule: neither share is ever zero
         self.correct = float((training.x_N.sum() + 1) / (len(training.x_N) + 2))
         return self
@@ -484,13 +484,12 @@ class MicroModel:
         Raises:
             UserError: there are none, or the metric needs attributes that the members lack.
         """
-        if not len(occurrences):
-            raise UserError(f"class '{members.name}' does not occur in training text: leave it out or give more text")
-        needed, given = self.metric.attributes, members.attributes_KD.shape[1]
-        if needed not in (0, given) or (needed and np.isnan(members.attributes_KD).any()):
+        needed, has = self.metric.attributes, members.attributes_KD.shape[1]
+        if not len(occurrences) or needed not in (0, has) or (needed and np.isnan(members.attributes_KD).any()):
             raise UserError(
-                f"class '{members.name}': metric '{self.metric.name}' needs {needed} numbers for every member; "
-                "use frequency, or give the members values"
+                f"class '{members.name}' has {len(occurrences)} occurrences in training text, {has} numbers a member; "
+                f"metric '{self.metric.name}' needs {needed} for every member: leave the class out, give more text or "
+                "the members' values, or use frequency"
             )
         self.members = members
         self._memo.clear()

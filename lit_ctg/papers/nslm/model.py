@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, cast
+from typing import Annotated, Any, Literal, cast
 
 import numpy as np
 import torch
@@ -28,8 +28,8 @@ from lit_ctg.callback.checkpoint import KEY, load_checked
 from lit_ctg.callback.metric import MetricCallback
 from lit_ctg.core.model import Batch, LitLanguageModel, LMOutput, adamw_warmup_cosine, datamodule_of
 from lit_ctg.data.tokenizer import Tokenizer
-from lit_ctg.errors import UserError, did_you_mean
-from lit_ctg.limits import Choice, Count, Fields, Fraction, NonNegative, Whole
+from lit_ctg.errors import UserError
+from lit_ctg.limits import Choice, Count, Fields, Fraction, NonNegative, Whole, checked, grouped
 from lit_ctg.network.backbone import check_backbone
 from lit_ctg.network.huggingface import HuggingFaceBackbone, weights_digest
 from lit_ctg.papers.nslm.baselines import (
@@ -43,7 +43,7 @@ from lit_ctg.papers.nslm.baselines import (
 )
 from lit_ctg.papers.nslm.classes import ClassTable, Recogniser, before_others, class_table, read_classes
 from lit_ctg.papers.nslm.corpus import HOST
-from lit_ctg.papers.nslm.heads import FAST, OutputHeads, make_heads, moved
+from lit_ctg.papers.nslm.heads import OutputHeads, Words, make_heads, moved
 from lit_ctg.papers.nslm.micro_model import BASES, arc
 from lit_ctg.papers.nslm.occurrences import Carry, Contexts, ContextTracker, Evidence, Occurrences, occurring
 from lit_ctg.papers.nslm.recorded import RECORDERS, Recorded, RecordedCharacters, StepCosts
@@ -228,6 +228,63 @@ class Stream:
             self.state = self.contexts = self.cache = None
 
 
+@checked
+@dataclass(frozen=True, kw_only=True)
+class Optimisation:
+    """The training of the network.
+
+    Attributes:
+        sum_over_time: the cost of a step is the sum over its T positions and the mean over the streams (Zaremba et
+            al.), so that the learning rate has the same meaning as there; False: mean over positions.
+        optimizer: sgd (rate times ``rate_decay`` each epoch after ``constant_epochs``) or adamw (warm-up and cosine).
+        learning_rate, rate_decay, constant_epochs: of sgd.
+        warmup_fraction, weight_decay: of adamw.
+    """
+
+    sum_over_time: bool
+    optimizer: Literal["sgd", "adamw"]
+    learning_rate: NonNegative
+    rate_decay: NonNegative
+    constant_epochs: Whole
+    warmup_fraction: Fraction = 0.02
+    weight_decay: NonNegative = 0.01
+
+
+@checked
+@dataclass(frozen=True, kw_only=True)
+class CharacterSettings:
+    """The character RNNs.
+
+    Attributes:
+        renormalise_characters: their probabilities are renormalised over the class vocabulary.
+        character_dim: hidden size, 0 for none.
+        character_every: number of steps whose class tokens make one step of theirs.
+        character_rate: their rate, in units of ``learning_rate`` (for the mean cost of a class token, a sum over its
+            characters: more than 1 diverges).
+    """
+
+    renormalise_characters: bool
+    character_dim: Whole = 48
+    character_every: Count = 4
+    character_rate: NonNegative = 0.3
+
+
+@checked
+@dataclass(frozen=True, kw_only=True)
+class MicroModelSettings:
+    """The choice of micro-models.
+
+    Attributes:
+        mixture_weight: of Eq. 4 in the final mixture with the NNLM; None: tuned on validation text.
+        bases, blend, repeat: see ``select``.
+    """
+
+    mixture_weight: Fraction | None
+    bases: Sequence[Annotated[str, Choice(BASES)]] = ("uniform",)
+    blend: bool = False
+    repeat: bool = False
+
+
 class NSLMModule(LitLanguageModel):
     """NNLM, HNLM, CRNN and NSLM over one backbone and one table of word rows.
 
@@ -239,33 +296,14 @@ class NSLMModule(LitLanguageModel):
         class_file: YAML with the user's own classes (``read_classes``): see ``before_others``.
         within_documents: the previous member of a class must be in the same document (needs ``data.documents``); False:
             anywhere earlier in the text.
-        init_range: of embeddings and output rows.
-        samples: words of the sampled softmax in training; None for the full one. Evaluation is always exact.
-        cutoffs: of an adaptive softmax (``AdaptiveHeads``) instead.
-        sum_over_time: the cost of a step is the sum over its T positions and the mean over the streams (Zaremba et
-            al.), so that the learning rate has the same meaning as there; False: mean over positions.
-        optimizer: sgd (rate times ``rate_decay`` each epoch after ``constant_epochs``) or adamw (warm-up and cosine).
-        learning_rate, rate_decay, constant_epochs: of sgd.
-        warmup_fraction, weight_decay: of adamw.
-        character_dim: hidden size of the character RNNs, 0 for none.
-        character_every: number of steps whose class tokens make one step of the character RNNs.
-        character_rate: their rate, in units of ``learning_rate`` (for the mean cost of a class token, a sum over its
-            characters: more than 1 diverges).
-        renormalise_characters: the character RNN's probabilities are renormalised over the class vocabulary.
         cache: window, weight and temperature of the neural cache.
-        mixture_weight: of Eq. 4 in the final mixture with the NNLM; None: tuned on validation text.
-        bases, blend, repeat: see ``select``.
-        single_task: no heads for tags and members; P(c) is a sum over the NNLM's words (``SingleTaskHeads``).
-        tied: input and output rows of a word are the same.
-        fast: see ``OutputHeads``; ``off`` also makes all gradients dense if the softmax is full.
-        grounding: fixed embedding dimensions with values or coordinates (Table 6).
-        embedding_file: text file of vectors that initialise the embeddings (Table 5).
         start_from: checkpoint of another run, whose networks this one begins with (``+model.start_from=<file>``: not in
             the configuration, whose hash finished runs have). Micro-models and mixture are chosen anew; they are all
             that ``as_published`` and ``corrected`` differ in, so that with ``trainer.limit_train_batches=0`` one
             training serves both.
         corpus: the data module; classes that do not occur in its training text are left out with a message. None: all
             stay.
+        settings: fields of ``Words``, ``Optimisation``, ``CharacterSettings`` and ``MicroModelSettings``.
 
     Attributes:
         table: classes over the vocabulary.
@@ -276,12 +314,10 @@ class NSLMModule(LitLanguageModel):
         given_weights: SHA-256 of the networks of ``start_from``; only with one.
 
     Raises:
-        UserError: no word of the vocabulary is in a class, an unknown optimiser, tied
-            rows with grounded dimensions, a pretrained backbone, or a checkpoint that cannot be read or has another
-            shape.
+        UserError: no word of the vocabulary is in a class, a pretrained backbone, or a checkpoint that cannot be read
+            or has another shape.
     """
 
-    OPTIMIZERS: ClassVar[tuple[str, ...]] = ("sgd", "adamw")
     mixture_weight: Tensor
     grounded_VG: Tensor
 
@@ -292,98 +328,65 @@ class NSLMModule(LitLanguageModel):
         backbone: Any,
         classes: Mapping[str, Recogniser],
         within_documents: bool,
-        init_range: NonNegative,
-        sum_over_time: bool,
-        optimizer: str,
-        learning_rate: NonNegative,
-        rate_decay: NonNegative,
-        constant_epochs: Whole,
-        renormalise_characters: bool,
         cache: Annotated[Mapping[str, float], Fields(NeuralCache)],
-        mixture_weight: Fraction | None,
-        samples: Count | None = None,
-        cutoffs: Sequence[Count] | None = None,
-        character_dim: Whole = 48,
-        character_every: Count = 4,
-        character_rate: NonNegative = 0.3,
-        bases: Sequence[Annotated[str, Choice(BASES)]] = ("uniform",),
-        blend: bool = False,
-        repeat: bool = False,
-        grounding: bool = False,
-        embedding_file: str | None = None,
         class_file: str | None = None,
-        single_task: bool = False,
-        tied: bool = False,
-        fast: Annotated[str, Choice(FAST)] = "auto",
-        warmup_fraction: Fraction = 0.02,
-        weight_decay: NonNegative = 0.01,
         start_from: str | None = None,
         corpus: Any = None,
+        **settings: Annotated[
+            Any, Fields(Words), Fields(Optimisation), Fields(CharacterSettings), Fields(MicroModelSettings)
+        ],
     ) -> None:
         super().__init__()
-        if optimizer not in self.OPTIMIZERS:
-            known, hint = " or ".join(self.OPTIMIZERS), did_you_mean(optimizer, self.OPTIMIZERS)
-            raise UserError(f"model.optimizer={optimizer}: use {known}{hint}")
-        if tied and grounding:
-            raise UserError("model.grounding=true: tied output rows would be grounded too; set it to false")
         if isinstance(backbone, HuggingFaceBackbone):
             raise UserError(
-                "backbone=huggingface: NSLM has word rows of its own, which a pretrained model does not know; use "
-                "backbone=recurrent or gpt2, or put the micro-models on the model's own vocabulary with "
-                "lit_ctg.papers.nslm.decode.MicroModelRule (docs/papers/nslm.md)"
+                "backbone=huggingface: NSLM trains its word rows, which a pretrained model does not know; use "
+                "backbone=recurrent or gpt2, or put the micro-models on the model as a control (docs/papers/nslm.md)"
             )
         check_backbone(backbone, "dim", "step")
+        groups = grouped(settings, Words, Optimisation, CharacterSettings, MicroModelSettings)
+        words, optimisation, character_settings, choice = groups
         self.vocabulary, self.backbone = vocabulary, backbone
         own = {} if class_file is None else read_classes(class_file)
         self.recognisers = before_others(own, classes)
-        self.within_documents, self.sum_over_time = within_documents, sum_over_time
+        self.within_documents, self.optimisation, self.choice = within_documents, optimisation, choice
         # of the training text, if it was read for the table; dropped once the micro-models are chosen
         self._read: Occurrences | None = None
         self.table = class_table(vocabulary.tokens, self.recognisers) if corpus is None else self._table_of(corpus)
         self.tracker = ContextTracker(self.table)
-        self.learning_rate, self.rate_decay, self.constant_epochs = learning_rate, rate_decay, constant_epochs
-        self.warmup_fraction, self.weight_decay = warmup_fraction, weight_decay
-        self.optimizer_name, self.bases, self.blend, self.repeat = optimizer, tuple(bases), blend, repeat
-        self.character_rate = character_rate
+        self.learning_rate, self.weight_decay = optimisation.learning_rate, optimisation.weight_decay
+        self.character_rate = character_settings.character_rate
         self.cache = NeuralCache(int(cache["window"]), cache["weight"], cache["temperature"])
-        self.tuned = mixture_weight is None
-        self.reference_weights = dict.fromkeys(REFERENCES, 0.5 if mixture_weight is None else mixture_weight)
-        self.register_buffer("mixture_weight", torch.tensor(0.5 if self.tuned else mixture_weight, dtype=torch.float64))
-        sampled = samples is not None or cutoffs is not None
+        self.tuned = choice.mixture_weight is None
+        weight = 0.5 if choice.mixture_weight is None else choice.mixture_weight
+        self.reference_weights = dict.fromkeys(REFERENCES, weight)
+        self.register_buffer("mixture_weight", torch.tensor(weight, dtype=torch.float64))
+        sampled = words.samples is not None or words.cutoffs is not None
         # a step sees a few hundred words
-        sparse = optimizer == "sgd" and not tied and (sampled or fast == "auto")
-        grounded_VG = grounded_dimensions(self.table, len(vocabulary)) if grounding else torch.zeros(len(vocabulary), 0)
+        sparse = optimisation.optimizer == "sgd" and not words.tied and (sampled or words.fast == "auto")
+        size = len(vocabulary)
+        grounded_VG = grounded_dimensions(self.table, size) if words.grounding else torch.zeros(size, 0)
         self.register_buffer("grounded_VG", grounded_VG, persistent=False)
-        self.embedding = nn.Embedding(len(vocabulary), backbone.dim - grounded_VG.shape[1], sparse=sparse)
-        nn.init.uniform_(self.embedding.weight, -init_range, init_range)
-        if embedding_file is not None:
-            vectors_VD, found_V = read_vectors(embedding_file, vocabulary.tokens, self.embedding.embedding_dim)
+        self.embedding = nn.Embedding(size, backbone.dim - grounded_VG.shape[1], sparse=sparse)
+        nn.init.uniform_(self.embedding.weight, -words.init_range, words.init_range)
+        if words.embedding_file is not None:
+            vectors_VD, found_V = read_vectors(words.embedding_file, vocabulary.tokens, self.embedding.embedding_dim)
             self.embedding.weight.data[found_V] = vectors_VD[found_V]
-        self.heads = make_heads(
-            dim=backbone.dim,
-            table=self.table,
-            init_range=init_range,
-            samples=samples,
-            cutoffs=cutoffs,
-            sparse=sparse,
-            fast=fast,
-            single_task=single_task,
-        )
-        if tied:
-            self.tie()
+        self.heads = make_heads(words, dim=backbone.dim, table=self.table, sparse=sparse)
+        if words.tied:
+            self.heads.word_VD = cast(nn.Parameter, self.embedding.weight)
         self.characters = CharacterRNNs(
-            [part.tokens for part in self.table.classes] if character_dim else [],
+            [part.tokens for part in self.table.classes] if character_settings.character_dim else [],
             context_dim=backbone.dim,
-            dim=character_dim,
-            every=character_every,
-            renormalise=renormalise_characters,
+            dim=character_settings.character_dim,
+            every=character_settings.character_every,
+            renormalise=character_settings.renormalise_characters,
         )
         self.micro_models: list[Any] | None = None
         self.selection: Selection | None = None
         self.streams = {"train": Stream(), "evaluation": Stream()}
         self.validation: list[TokenScores] = []
         self._carried: dict[str, Any] | None = None
-        # the parameters that are clipped together, kept since collecting them goes through all modules
+        # the parameters that are clipped together, kept since collecting them visits all modules
         self._clipped: list[list[nn.Parameter]] | None = None
         self._recorded: Recorded | None = None
         self._recorded_characters = RecordedCharacters(self.characters)
@@ -391,30 +394,19 @@ class NSLMModule(LitLanguageModel):
         if start_from is not None:
             self._start_from(start_from)
 
-    def tie(self) -> None:
-        """Use the embeddings as the rows of the softmax.
-
-        Raises:
-            UserError: an adaptive softmax, whose rows have several sizes.
-        """
-        if not isinstance(self.heads, OutputHeads):
-            raise UserError("model.tied=true: an adaptive softmax has rows of several sizes; set model.cutoffs to null")
-        self.heads.word_VD = cast(nn.Parameter, self.embedding.weight)
-
     def _start_from(self, path: str) -> None:
         """Load the networks of a checkpoint."""
         content = load_checked(Path(path))
         own = {name: value.shape for name, value in self.state_dict().items() if name != "mixture_weight"}
         given = {name: value for name, value in content["state_dict"].items() if name != "mixture_weight"}
         shapes = {name: getattr(value, "shape", None) for name, value in given.items()}
-        if differs := [name for name in {**own, **shapes} if own.get(name) != shapes.get(name)]:
-            raise UserError(
-                f"model.start_from={path} has other networks ({differs[0]}): give the checkpoint of a run with the "
-                "same backbone, classes and corpus"
-            )
+        differs = [name for name in {**own, **shapes} if own.get(name) != shapes.get(name)]
         tied = getattr(self.heads, "word_VD", None) is self.embedding.weight
-        if tied and not torch.equal(given["embedding.weight"], given["heads.word_VD"]):
-            raise UserError(f"model.start_from={path} has rows of its own: set model.tied to false")
+        if differs or (tied and not torch.equal(given["embedding.weight"], given["heads.word_VD"])):
+            raise UserError(
+                f"model.start_from={path} has other networks ({[*differs, 'heads.word_VD'][0]}): give the checkpoint "
+                "of a run with the same backbone, classes, corpus and model.tied"
+            )
         self.load_state_dict(given, strict=False)
         self.given_weights = weights_digest(nn.ModuleList([self.backbone, self.embedding, self.heads, self.characters]))
         self._given = path, dict(content[KEY]["corpus"])
@@ -443,7 +435,9 @@ class NSLMModule(LitLanguageModel):
         """Fit every candidate pair to training text, and keep the best of each class on validation text (sec. 3.3)."""
         train = self._read if self._read is not None else self.occurrences(datamodule, "train")
         self._read, validation = None, self.occurrences(datamodule, "val")
-        self.selection = select(self.table, train, validation, bases=self.bases, blend=self.blend, repeat=self.repeat)
+        self.selection = select(
+            self.table, train, validation, bases=self.choice.bases, blend=self.choice.blend, repeat=self.choice.repeat
+        )
         self.micro_models = list(self.selection.models.values())
         return self.selection
 
@@ -506,11 +500,7 @@ class NSLMModule(LitLanguageModel):
     # the method ----------------------------------------------------------------------------------------------------
 
     def log_probs(
-        self,
-        hidden_BTD: Tensor,
-        contexts: Contexts,
-        names: Sequence[str] = MODELS,
-        weight_B: Tensor | None = None,
+        self, hidden_BTD: Tensor, contexts: Contexts, names: Sequence[str] = MODELS, weight_B: Tensor | None = None
     ) -> dict[str, Tensor]:
         """Return log P of the whole vocabulary [B, T, V] under some of ``MODELS``, float32.
 
@@ -519,9 +509,6 @@ class NSLMModule(LitLanguageModel):
             contexts: of the token after each.
             names: of ``MODELS`` (see ``TokenScores.models``).
             weight_B: of Eq. 4 in the mixture of each row; None: the current weight in all.
-
-        Raises:
-            UserError: the micro-models are needed and not yet fitted.
         """
         hidden_ND = hidden_BTD.flatten(0, 1)
         state_N = torch.from_numpy(contexts.state_BT.reshape(-1)).to(hidden_ND.device)
@@ -549,8 +536,7 @@ class NSLMModule(LitLanguageModel):
             return self.heads.within_class(hidden_XD, number)
         if name == "crnn":
             return self.characters.log_probs(hidden_XD, number)
-        if self.micro_models is None:
-            raise UserError("the micro-models are not fitted yet: call module.choose_micro_models(datamodule)")
+        assert self.micro_models is not None, "choose_micro_models comes first"
         chosen_BT = np.zeros(contexts.state_BT.shape, dtype=bool)
         chosen_BT.reshape(-1)[rows_X.cpu().numpy()] = True
         evidence = contexts.evidence(number, chosen_BT)
@@ -700,7 +686,7 @@ class NSLMModule(LitLanguageModel):
         losses: dict[str, Tensor] = {name: sums[name] / tokens for name in ("nnlm", "tag") if name in sums}
         if "within" in sums:
             losses["within"] = sums["within"] / max(1, len(found))
-        loss = sums["all"] / (len(counted_BT) if self.sum_over_time else tokens)
+        loss = sums["all"] / (len(counted_BT) if self.optimisation.sum_over_time else tokens)
         if len(self.characters) and len(found):
             position_X = moved(found.position_N, hidden_BTD)
             self.characters.gather(hidden_BTD.flatten(0, 1)[position_X], found.class_N, found.index_N)
@@ -761,30 +747,30 @@ class NSLMModule(LitLanguageModel):
 
         A recorded graph gives a class without tokens a gradient of 0 instead of none, which SGD takes for the same.
         """
-        if self._recorded is None or self._recorded.shape is None or self.optimizer_name != "sgd":
+        if self._recorded is None or self._recorded.shape is None or self.optimisation.optimizer != "sgd":
             return self.characters.cost(hidden_XD, class_X, index_X)
         return self._recorded_characters.cost(hidden_XD, class_X, index_X)
 
     def on_train_end(self) -> None:
-        """Drop what was recorded: it holds memory of the device."""
+        """Drop the recorded graphs: they hold memory of the device."""
         self._recorded = None
         self._recorded_characters = RecordedCharacters(self.characters)
 
     def configure_optimizers(self) -> Any:
         """SGD with a rate that decays after some epochs (sec. 5.2), or AdamW."""
-        if self.optimizer_name == "adamw":
+        if self.optimisation.optimizer == "adamw":
             return adamw_warmup_cosine(
                 self.parameters(),
                 learning_rate=self.learning_rate,
                 weight_decay=self.weight_decay,
-                warmup_fraction=self.warmup_fraction,
+                warmup_fraction=self.optimisation.warmup_fraction,
                 total_steps=int(self.trainer.estimated_stepping_batches),
             )
         return sgd_with_decay(
             self.parameters(),
             learning_rate=self.learning_rate,
-            rate_decay=self.rate_decay,
-            constant_epochs=self.constant_epochs,
+            rate_decay=self.optimisation.rate_decay,
+            constant_epochs=self.optimisation.constant_epochs,
         )
 
     def configure_gradient_clipping(

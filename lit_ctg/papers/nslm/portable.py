@@ -16,7 +16,6 @@ from lit_ctg.network.portable import Portable, PortableConfig, PortableLM, stack
 from lit_ctg.papers.nslm.awd_lstm import AWDBackbone
 from lit_ctg.papers.nslm.baselines import RecurrentBackbone, StatefulBackbone
 from lit_ctg.papers.nslm.heads import AdaptiveHeads, OutputHeads
-from lit_ctg.papers.nslm.model import NSLMModule
 
 
 class NNLMConfig(PortableConfig):
@@ -64,9 +63,7 @@ def portable(module: Any, datamodule: Any) -> Portable:
     Raises:
         UserError: the model of Table 7, or an unsupported backbone.
     """
-    if not isinstance(module, NSLMModule):
-        raise UserError(f"a {type(module).__name__} (Table 7) reads numbers in words, no text: it is not exported")
-    heads, backbone = module.heads, module.backbone
+    heads, backbone = getattr(module, "heads", None), getattr(module, "backbone", None)
     if isinstance(backbone, RecurrentBackbone):
         lstm, kind = backbone.lstm, "lstm"
         parts = {"dim": backbone.dim, "layers": lstm.num_layers, "dropout": backbone.dropout.p, "init_range": 0.05}
@@ -75,7 +72,10 @@ def portable(module: Any, datamodule: Any) -> Portable:
     elif isinstance(backbone, GPT2Backbone):
         kind, parts = "gpt2", stack_arguments(backbone)
     else:
-        raise UserError(f"a backbone of {type(backbone).__name__} is not exported: use backbone=recurrent or gpt2")
+        raise UserError(
+            f"a {type(module).__name__} on {type(backbone).__name__} is not exported: use an NSLM with "
+            "backbone=recurrent or gpt2 (the model of Table 7 reads no text)"
+        )
     grounded = module.grounded_VG.shape[1]
     sizes = {"dim": backbone.dim, "kind": kind, "backbone": parts, "grounded": grounded}
     sizes |= (

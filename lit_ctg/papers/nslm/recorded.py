@@ -2,7 +2,7 @@
 
 A step of the paper's LSTM starts hundreds of kernels, one of the character RNNs more for every class; on a fast device
 to start one takes longer than it runs. The plain forms are ``NSLMModule.losses`` and ``CharacterRNNs.cost``: here the
-same is computed with shapes that do not depend on what is in a batch, so that a device can repeat the whole by one
+same is computed with shapes that do not depend on the content of a batch, so that a device can repeat the whole by one
 command. Batches of another shape, or with positions that do not count, go the plain way.
 
 Shape letters: B streams, T positions, D hidden size, L layers, C classes, N rows of each class, X class tokens.
@@ -44,7 +44,7 @@ class Costs(nn.Module):
         self.kind, self.dtype, self.mixed = kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
 
     def precision(self) -> torch.autocast:
-        """Return the training's; what is converted within one recorded graph is not kept for the next."""
+        """Return the training's; a conversion within one recorded graph is not kept for the next."""
         return torch.autocast(self.kind, self.dtype, enabled=self.mixed, cache_enabled=False)
 
 

@@ -29,7 +29,7 @@ def random_matrix(rng: np.random.Generator, size: int) -> np.ndarray:
 
 
 def objective(x: np.ndarray, z: np.ndarray, a: np.ndarray, strength: float) -> float:
-    """Eq. 3, as it stands."""
+    """Eq. 3."""
     residual = x - a @ x
     entropy = np.sum(np.where(x > 0, x * np.log(np.where(x > 0, x, 1)), 0))
     return -x @ z + entropy + strength * residual @ residual

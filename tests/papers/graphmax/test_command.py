@@ -65,9 +65,7 @@ def test_bad_input(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_graph_that_is_not_there_is_told_when_the_run_is_built(tmp_path: Path) -> None:
+def test_a_missing_graph_is_named_when_the_run_is_built(tmp_path: Path) -> None:
     """It is read late, and by some runs not at all."""
-    with pytest.raises(
-        UserError, match=r"no scene graph at path=.*none\.safetensors: write one with lit-ctg data graph"
-    ):
+    with pytest.raises(UserError, match=r"lit-ctg data graph: .* path=.*none\.safetensors"):
         SceneGraph(path=tmp_path / "none.safetensors")

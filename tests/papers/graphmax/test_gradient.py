@@ -32,7 +32,7 @@ def test_gradcheck_by_logits_strength_and_edge_weights(small, logits, part) -> N
         assert gradcheck(lambda s: graphmax(z, small, s, **TIGHT)[part], (strength,))
     weights = small.weights_E.double().requires_grad_()
     assert gradcheck(lambda w: graphmax(z, small, 1.5, edge_weights_E=w, **TIGHT)[part], (weights,))
-    # only what is asked for is computed
+    # only requested gradients are computed
     with torch.no_grad():
         assert not graphmax(logits, small)[part].requires_grad
     assert graphmax(logits, small)[part].requires_grad and not graphmax(z, small)[part].requires_grad

@@ -59,7 +59,7 @@ def test_perplexity_divides_once_and_has_an_interval():
     assert wide.ci95[0] < wide.value < wide.ci95[1]
     assert math.isnan(text_perplexity([], []).value)
     assert text_perplexity([math.inf, 1.0], [1, 1]).value == math.inf
-    # a text without a token is no unit of the interval
+    # a text without a token is not a unit of the interval
     assert text_perplexity([1.0, 6.0, 3.0, 0.0], [1, 3, 1, 0]) == wide
     # the delta method by hand
     rows = np.array([[1.0, 1], [6.0, 3], [3.0, 1]])
@@ -121,13 +121,7 @@ def test_special_tokens_that_a_tokenizer_adds_are_no_text_and_places_in_the_text
 
 def test_a_second_judge_is_tried_before_the_training_and_loaded_when_it_reads(folder, tmp_path, monkeypatch):
     loaded: list[str] = []
-
-    class Counted(HuggingFaceJudge):
-        def __init__(self, path: str) -> None:
-            loaded.append(path)
-            super().__init__(path)
-
-    monkeypatch.setattr(trial_parts, "HuggingFaceJudge", Counted)
+    monkeypatch.setattr(trial_parts, "HuggingFaceJudge", lambda path: loaded.append(path) or HuggingFaceJudge(path))
     softmax = Sampler(methods={"softmax": {"variant": "softmax"}}, temperature=1.0, top_p=0.9)
     lengths = {"texts": 1, "prompt_tokens": 2, "new_tokens": 3, "sampled": 1, "judge_order": 2}
     assert ReviewGeneration(sampler=softmax, **lengths).positions(None) == 4 and loaded == []

@@ -166,7 +166,7 @@ def test_baselines() -> None:
     np.testing.assert_allclose(softmax(z), torch.softmax(z, -1))
     np.testing.assert_allclose(sparsemax(z), [[0.75, 0.25, 0, 0], [0.75, 0, 0, 0.25]], atol=1e-6)
     np.testing.assert_allclose(sparsemax(z + 1000), sparsemax(z), atol=1e-4)
-    # against the published projection; the last row's second entry lies just inside the support
+    # against the published projection; the last row's second entry is just inside the support
     logits = torch.cat([torch.randn(5, 8, dtype=torch.float64), torch.tensor([[0, -0.9, *[-1.1] * 6]]).double()])
     np.testing.assert_allclose(sparsemax(logits), project_on_simplex(logits), atol=1e-7)
     assert sparsemax(logits)[5, 1] == pytest.approx(0.05) and not sparsemax(logits)[5, 2:].any()

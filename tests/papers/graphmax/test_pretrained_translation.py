@@ -139,15 +139,15 @@ def test_languages_stand_where_the_model_has_them(tmp_path: Path) -> None:
     assert _first(module.network, words.engine, "en_XX") == [english], "where the model names none"
     with pytest.raises(UserError, match=r"names no decoder_start_token_id: give model\.target_language"):
         _first(module.network, words.engine, None)
-    with pytest.raises(UserError, match="has no language 'es': use its own codes"):
+    with pytest.raises(UserError, match=r"has no language 'es': .*its own codes"):
         PretrainedTranslationModule(vocabulary=words, path=path, source_language="es")
-    with pytest.raises(UserError, match="needs its own tokenizer"):
+    with pytest.raises(UserError, match="its own tokenizer"):
         PretrainedTranslationModule(vocabulary=WordTokenizer(), path=path)
     with pytest.raises(UserError, match="no encoder-decoder"):
         PretrainedTranslationModule(vocabulary=words, path=str(tmp_path / "none"))
     module.network.resize_token_embeddings(len(words) - 1)
     module.network.save_pretrained(tmp_path)
-    with pytest.raises(UserError, match=f"has {len(words) - 1} tokens, its tokenizer {len(words)}: not a pair"):
+    with pytest.raises(UserError, match=f"has {len(words) - 1} tokens"):
         PretrainedTranslationModule(vocabulary=words, path=path)
 
 

@@ -110,16 +110,6 @@ def test_references_need_no_model(scene, published, vocabulary):
     assert results["reference/shop/held"]["ci95"] == pytest.approx(t_interval([4.0, 3.0, 3.0]))
 
 
-def test_it_runs_in_validate_only(scene, published, module, vocabulary):
-    found = trial(scene, published)
-    trainer = SimpleNamespace(state=SimpleNamespace(fn="fit"), datamodule=SimpleNamespace(vocabulary=vocabulary))
-    found.on_validation_end(trainer, module)
-    assert not found.results
-    trainer.state.fn = "validate"
-    found.on_validation_end(trainer, module)
-    assert found.results
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("regime", ["as_published", "corrected"])
 def test_the_configured_trial_measures_all_it_names(regime, module, vocabulary, scene):
@@ -154,7 +144,7 @@ class Asking(Count):
         return {}, []
 
 
-def test_rows_that_are_not_certified_are_counted_and_told(scene, published, module, vocabulary, monkeypatch):
+def test_rows_that_are_not_certified_are_counted_and_reported(scene, published, module, vocabulary, monkeypatch):
     found = trial(scene, published, parts={"a": Asking()})
     found.run(module, vocabulary)
     sure = found.results["certified/shop/graphmax"]
@@ -172,7 +162,7 @@ def test_rows_that_are_not_certified_are_counted_and_told(scene, published, modu
     assert found.results["certified/shop/graphmax"]["value"] == 0.75
 
 
-def test_what_does_not_fit_is_told_before_training(scene, published, module, vocabulary):
+def test_settings_that_do_not_fit_are_refused_before_training(scene, published, module, vocabulary):
     found = trial(scene, published)
     trainer = SimpleNamespace(datamodule=SimpleNamespace(vocabulary=vocabulary))
     model = SimpleNamespace(backbone=SimpleNamespace(context=9))
@@ -183,10 +173,10 @@ def test_what_does_not_fit_is_told_before_training(scene, published, module, voc
     model.backbone.context = None
     found.setup(trainer, model, "fit")
     found.scenes = {"shop": scene(("one review", "another review"))}
-    with pytest.raises(UserError, match=r"scenes\.shop has 2 reviews for 3 folds"):
+    with pytest.raises(UserError, match=r"scenes\.shop: 2 reviews are too few for 3 folds"):
         found.setup(trainer, model, "fit")
     found.scenes = {"shop": scene(("one review", "another review") * 5)}
-    with pytest.raises(UserError, match=r"scenes\.shop has 2 reviews for 3 folds"):
+    with pytest.raises(UserError, match=r"scenes\.shop: 2 reviews are too few for 3 folds"):
         found.setup(trainer, model, "fit")
 
 

@@ -62,8 +62,6 @@ def test_one_row_that_is_not_certified_does_not_end_the_run(folds, module, monke
     with pytest.warns(RuntimeWarning, match="certified 3 of 4 rows"):
         Convergence(contexts=4, length=5, strength=1.0).measure(fold, module)
     assert fold.certificates.certified == {"graphmax": 3}
-    with pytest.raises(UserError, match="Algorithm 1"):
-        Convergence(contexts=2, length=5, strength=1.0).measure(replace(fold, published=None), module)
 
 
 def test_top_words_are_the_best_of_each_method(folds, module, vocabulary):
@@ -92,8 +90,8 @@ def test_top_words_are_the_best_of_each_method(folds, module, vocabulary):
     assert TopWords(**WORDS).positions(vocabulary) == 2
     for changes, message in (
         ({"methods": {"g": {"variant": "softmx"}}}, "did you mean 'softmax'"),
-        ({"contexts": ["the food", ""]}, "'' has no token"),
-        ({"words": len(vocabulary) + 1}, r"top_words.words=\d+: the vocabulary has"),
+        ({"contexts": ["the food", ""]}, "without a token"),
+        ({"words": len(vocabulary) + 1}, r"top_words: words=\d+"),
     ):
         with pytest.raises(UserError, match=message):
             TopWords(**{**WORDS, **changes}).positions(vocabulary)

@@ -1,4 +1,4 @@
-"""lit_ctg.papers.graphmax.trial: folds share nothing, contexts are what they say."""
+"""lit_ctg.papers.graphmax.trial: folds share nothing, contexts are places of held-out reviews."""
 
 from __future__ import annotations
 
@@ -16,10 +16,8 @@ def test_a_scene_is_its_distinct_reviews_of_two_tokens_or_more(scene, vocabulary
     texts, ids = read_scene(scene(), vocabulary)
     assert len(texts) == 10 == len(set(texts))
     assert [vocabulary.decode(row) for row in ids] == texts
-    with pytest.raises(UserError, match="scene corpus is empty"):
-        read_scene(scene(("ok", "")), vocabulary)
-    with pytest.raises(UserError, match="scene corpus is empty"):
-        read_scene(scene(()), vocabulary)
+    for none in (("ok", ""), ()):
+        assert read_scene(scene(none), vocabulary) == ([], [])
 
 
 def test_every_review_is_held_out_once_and_never_in_its_own_graph(scene, vocabulary):
@@ -39,7 +37,7 @@ def test_every_review_is_held_out_once_and_never_in_its_own_graph(scene, vocabul
     assert [fold.texts for fold in other] != [fold.texts for fold in made], "the seed parts the reviews"
     each = split_folds("shop", texts, ids, folds=10, vocabulary=vocabulary, seed=0)
     assert [len(fold.ids) for fold in each] == [1] * 10
-    with pytest.raises(UserError, match="cannot be parted into 11 folds"):
+    with pytest.raises(UserError, match="too few for 11 folds"):
         list(split_folds("shop", texts, ids, folds=11, vocabulary=vocabulary, seed=0))
 
 

@@ -13,14 +13,7 @@ from scipy.special import lambertw
 
 from lit_ctg.errors import UserError
 from lit_ctg.limits import check_value
-from lit_ctg.papers.graphmax import (
-    AlgorithmOne,
-    CooccurrenceGraph,
-    VariantRule,
-    graphmax,
-    variant,
-    variants,
-)
+from lit_ctg.papers.graphmax import AlgorithmOne, CooccurrenceGraph, VariantRule, graphmax, variant, variants
 from lit_ctg.papers.graphmax.variant import NAMES, Certificates, VariantName, chosen
 
 SIZE = 40
@@ -137,12 +130,12 @@ def test_every_variant_is_a_distribution_a_row_at_a_time(graph, logits) -> None:
             np.testing.assert_allclose(none.exp(), logits.float().softmax(-1), atol=1e-6, err_msg=name)
 
 
-def test_rows_that_are_not_certified_are_told_and_counted(graph, logits, monkeypatch, recwarn) -> None:
+def test_rows_that_are_not_certified_are_reported_and_counted(graph, logits, monkeypatch, recwarn) -> None:
     counted = Certificates()
     found = variants(graph, published=PUBLISHED, certificates=counted)
     for name in ("graphmax", "transposed", "successor"):
         found[name](logits, LAST, 1.0)
-    found["algorithm_one"](logits, LAST, 1.0)  # is never certified, and says so by its name
+    found["algorithm_one"](logits, LAST, 1.0)  # is never certified
     assert not recwarn.list
     assert counted.rows == counted.certified == {"graphmax": 6, "transposed": 6}
     too_little = {"tol": 1e-30, "max_iterations": 1}
@@ -176,14 +169,12 @@ def test_bad_input(graph, logits) -> None:
     found = variants(graph)
     with pytest.raises(UserError, match="did you mean 'graphmax'"):
         chosen("grafmax", found)
-    with pytest.raises(UserError, match="'successor'"):
-        VariantRule("successor")  # type: ignore[arg-type]
     for name, layer in found.items():
         with pytest.raises(UserError, match="do not fit a scene graph"):
             layer(logits[:, :-1], LAST, 1.0)
         with pytest.raises(UserError, match="are a torch tensor"):
             layer(logits.tolist(), LAST, 1.0)
-        with pytest.raises(UserError, match="NaN logits in row 2"):
+        with pytest.raises(UserError, match="row 2"):
             layer(logits.clone().index_fill_(0, torch.tensor([2]), float("nan")), LAST, 1.0)
         if name not in ("softmax", "sparsemax"):
             with pytest.raises(UserError, match="number >= 0"):

@@ -20,9 +20,6 @@ from lit_ctg.errors import UserError
 from lit_ctg.papers.nslm.awd_lstm import HISTORY, LAST, AWDBackbone, AWDModule, locked_dropout
 from lit_ctg.papers.nslm.baselines import forget
 from lit_ctg.papers.nslm.model import NSLMModule, Stream
-from lit_ctg.papers.nslm.verify import recompute
-from lit_ctg.results.record import load_record
-from lit_ctg.results.verify import verify
 from lit_ctg.run import build
 from lit_ctg.run.build import build_datamodule, build_model
 from lit_ctg.run.train import train
@@ -170,7 +167,7 @@ def test_every_model_sums_to_one_and_scores_are_entries(built: Any) -> None:
                 torch.testing.assert_close(total, torch.ones_like(total), atol=1e-5, rtol=0, msg=name)
                 expected = log_probs[mask].gather(1, batch["target_ids_BT"][mask].unsqueeze(1)).squeeze(1)
                 torch.testing.assert_close(torch.from_numpy(found[name]).float(), expected, atol=2e-4, rtol=0)
-            # P(c) is a sum of the same words, so Eq. 3 says nothing new and Eq. 4 is the summed model
+            # P(c) is a sum of the same words, so Eq. 3 equals the NNLM and Eq. 4 is the summed model
             torch.testing.assert_close(full["hnlm"], full["nnlm"], atol=1e-4, rtol=0)
             assert (found["nslm_alone"] == found["summed"]).all()
     assert in_class > 5
@@ -334,7 +331,7 @@ def test_the_average_is_that_of_the_weights_since_then(built: Any, monkeypatch: 
     # torch leaves the first step after t0 out, as Merity et al.'s own optimiser did
     expected = torch.stack(seen[1:]).mean(0)
     torch.testing.assert_close(module.averages[module.embedding.weight], expected)
-    # validation is of the average, and training goes on from the last weights
+    # validation is of the average, and training continues from the last weights
     module.on_validation_epoch_start()
     torch.testing.assert_close(module.embedding.weight.detach(), expected)
     monkeypatch.setattr(NSLMModule, "on_validation_epoch_end", lambda self: None)
@@ -437,7 +434,7 @@ def test_what_does_not_fit_ends_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="several sizes"):
         build_model(cfg, build_datamodule(cfg))
     for change, message in (
-        ("callback.nslm_evaluation.total.numbers=[yaer]", r"total\.numbers: .* yaer; did you mean 'year'"),
+        ("callback.nslm_evaluation.total.numbers=[yaer]", r"total\.numbers: yaer; did you mean 'year'"),
         ("callback=[default,nslm_evaluation,keep_best]", r"callback=keep_best"),
     ):
         with pytest.raises(UserError, match=message):
@@ -446,7 +443,7 @@ def test_what_does_not_fit_ends_in_one_line(tmp_path: Path) -> None:
     single = ["experiment=nslm/numbers", *QUICK[1:7], "+model.single_task=true", "model.character_dim=0"]
     folder = train(compose([*single, "trainer.max_steps=2", f"output_root={tmp_path}"])).folder
     cfg = compose([*single, "+model.tied=true", f"+model.start_from={folder / build.CHECKPOINT}"])
-    with pytest.raises(UserError, match=r"model\.start_from=.*: set model\.tied to false"):
+    with pytest.raises(UserError, match=r"model\.start_from=.*model\.tied"):
         build_model(cfg, build_datamodule(cfg))
 
 
@@ -467,14 +464,3 @@ def test_evaluation_text_has_its_own_streams_and_is_not_cut_anew() -> None:
     for wrong in (["data.evaluation_streams=0"], ["data.evaluation_streams=3", "data.batching=chunks"]):
         with pytest.raises(UserError, match=r"evaluation_streams=\d: "):
             build_datamodule(compose([*words, "data.vary_length=false", *wrong]))
-
-
-def test_a_record_with_a_class_of_ones_own_holds(tmp_path: Path) -> None:
-    own = tmp_path / "classes.yaml"
-    own.write_text("ordinal: {members: {first: 1, second: 2}, metrics: [difference], densities: [multinomial]}\n")
-    words = [*QUICK, f"output_root={tmp_path}", f"+model.class_file={own}", "trainer.max_epochs=1"]
-    words.append("callback=[run_record,checkpoint,nslm_evaluation,class_report]")
-    record = load_record(train(compose(words)).folder / "run.json")
-    assert "test/nslm/ordinal" in record.metrics
-    outcome = verify([record], recompute)
-    assert outcome.differences == () and outcome.recomputed > 5

@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 import torch
 
-from lit_ctg.control import Control, Steered
-from lit_ctg.control.base import NO_TOKEN
+from lit_ctg.control import Control
+from lit_ctg.control.base import NO_TOKEN, Prefix
 from lit_ctg.data.huggingface_tokenizer import HuggingFaceTokenizer
 from lit_ctg.errors import UserError
 from lit_ctg.papers.nslm.classes import ClassTable, class_table, make_recogniser
-from lit_ctg.papers.nslm.control import DealtOut, MicroModels, WordReader, carried
+from lit_ctg.papers.nslm.control import MicroModels, WordReader, carried
+from lit_ctg.papers.nslm.control import RedistributeClassMass as Redistribute
 from lit_ctg.papers.nslm.control import _others as counted_others
 from lit_ctg.papers.nslm.micro_model import Blend, Difference, Frequency, Gaussian, MicroModel, Repeat, Unigram
 from lit_ctg.papers.nslm.occurrences import Evidence, Occurrences
@@ -69,7 +70,7 @@ def reader(tokenizer: Any) -> WordReader:
     return WordReader(micro_models(), HuggingFaceTokenizer.of(tokenizer))
 
 
-def log_probs(rule: DealtOut, ids: list[int], size: int, seed: int = 0) -> torch.Tensor:
+def log_probs(rule: Redistribute, ids: list[int], size: int, seed: int = 0) -> torch.Tensor:
     """Log-probabilities after a prefix, of a language model whose scores are a function of the prefix."""
     generator = torch.Generator().manual_seed(seed + sum((place + 1) * token for place, token in enumerate(ids)))
     return rule(torch.tensor([ids]), torch.randn(1, size, generator=generator, dtype=torch.float64))[0]
@@ -77,11 +78,11 @@ def log_probs(rule: DealtOut, ids: list[int], size: int, seed: int = 0) -> torch
 
 def test_a_member_of_several_tokens_has_the_product_of_its_tokens(tokenizer: Any, reader: WordReader) -> None:
     """Shares inside the class, on ways that stay in it, are the micro-model's own, whatever the model's scores."""
-    rule = DealtOut(reader, torch.ones(1, dtype=torch.float64))
+    rule = Redistribute(reader, torch.ones(1, dtype=torch.float64))
     size, prefix = len(tokenizer), tokenizer("in 1914 in").input_ids
     inside = reader.classes[0].model.log_prob(Evidence.of_previous([YEARS.index("1914")]))[0]
     ends = ~reader.tries[0].continuing(size)
-    said = []
+    found = []
     for text in reader.classes[0].texts:
         ids, total = list(tokenizer(f" {text}").input_ids), 0.0
         for place, token in enumerate(ids):
@@ -101,18 +102,18 @@ def test_a_member_of_several_tokens_has_the_product_of_its_tokens(tokenizer: Any
             other[below.ids_J.tolist()] = False
             end = log_V[other].logsumexp(0)
             total += float(end - torch.logaddexp(log_V[below.ids_J.tolist()].logsumexp(0), end))
-        said.append(total)
+        found.append(total)
     assert len(tokenizer(" 1,234").input_ids) > 3
-    assert np.allclose(said, inside, atol=1e-9)
-    assert np.isclose(np.exp(said).sum(), 1.0)
+    assert np.allclose(found, inside, atol=1e-9)
+    assert np.isclose(np.exp(found).sum(), 1.0)
 
 
 @pytest.mark.parametrize("normalised", [True, False])
 @pytest.mark.parametrize(("prefix", "form"), [("it was", 0), ("it was (", 1)])
-def test_members_of_the_family_of_llama_are_dealt(normalised: bool, prefix: str, form: int) -> None:
-    """Read alone, a member had a second space, or one after a bracket, so that no such token was dealt."""
+def test_members_under_tokenizers_of_the_llama_family(normalised: bool, prefix: str, form: int) -> None:
+    """Read alone, a member had a second space, or one after a bracket, so that it got no probability."""
     written = [text.replace("_", " ") for text in (*YEARS, "New_York", "New_Jersey")]
-    # a bracket that always stands before a member would be one token with it
+    # a bracket that always precedes a member would be one token with it
     text = " ".join(["it was in . ( )", *written, *(f"x{text}" for text in written)])
     tokenizer = llama_tokenizer([text] * 20, normalised, 120)
     reader = WordReader(micro_models(), HuggingFaceTokenizer.of(tokenizer))
@@ -121,7 +122,7 @@ def test_members_of_the_family_of_llama_are_dealt(normalised: bool, prefix: str,
         (reading,) = reader.read(torch.tensor([tokenizer(f"{prefix}{blank}{member}").input_ids]))
         assert reading.form == form and number in reader.below(form, reading.node).here, member
     before, own = (tokenizer(text).input_ids for text in (prefix, f"{prefix}{blank}1939"))
-    rule = DealtOut(reader, torch.ones(1, dtype=torch.float64))
+    rule = Redistribute(reader, torch.ones(1, dtype=torch.float64))
     scores = torch.zeros(1, len(tokenizer), dtype=torch.float64)
     changed = rule(torch.tensor([before]), scores)[0] != scores.log_softmax(1)[0]
     assert bool(changed[own[len(before)]])
@@ -142,16 +143,49 @@ def years(reader: WordReader) -> list[int]:
 
 def test_what_classes_have_together_stays(tokenizer: Any, reader: WordReader) -> None:
     """Sums over the vocabulary are 1 and the mass of the first tokens is the model's own."""
-    rule = DealtOut(reader, torch.ones(1, dtype=torch.float64))
+    rule = Redistribute(reader, torch.ones(1, dtype=torch.float64))
     for text in ("in", "in 19", "in 1914 was New", "in 1,2", "it was 1914."):
         ids = tokenizer(text).input_ids
         generator = torch.Generator().manual_seed(3)
         scores = torch.randn(1, len(tokenizer), generator=generator, dtype=torch.float64)
-        dealt, plain = rule(torch.tensor([ids]), scores)[0], scores[0].log_softmax(0)
-        assert torch.isclose(dealt.exp().sum(), torch.tensor(1.0, dtype=torch.float64))
-        assert not torch.allclose(dealt, plain)
+        ruled, plain = rule(torch.tensor([ids]), scores)[0], scores[0].log_softmax(0)
+        assert torch.isclose(ruled.exp().sum(), torch.tensor(1.0, dtype=torch.float64))
+        assert not torch.allclose(ruled, plain)
         if text == "in":
-            assert torch.isclose(dealt[years(reader)].logsumexp(0), plain[years(reader)].logsumexp(0))
+            assert torch.isclose(ruled[years(reader)].logsumexp(0), plain[years(reader)].logsumexp(0))
+            # forbidden tokens stay forbidden, and the other members share the mass
+            first = years(reader)
+            banned = scores.index_fill(1, torch.tensor(first[:1]), -torch.inf)
+            found = rule(torch.tensor([ids]), banned)[0]
+            assert found[first[0]] == -torch.inf
+            assert torch.isclose(found[first].logsumexp(0), banned[0].log_softmax(0)[first].logsumexp(0))
+
+
+def test_each_row_has_the_classes_of_its_own_context() -> None:
+    """After a month the numbers are days, elsewhere not; the most likely class is explained first."""
+    words = ("in", "of", "May", *map(str, range(1980, 1990)), "7", "30")
+    day = make_recogniser("day", {"pattern": r"\d\d?", "context": "after_month"})
+    table = class_table(words, [day, make_recogniser("year", {"pattern": r"19\d\d"})])
+    models, own = unigrams(table), words_tokenizer(*words)
+    control = MicroModels(carried(table, models, {}))
+    control.bind(own)
+    rule, size = control.rule({"strength": torch.ones(1, dtype=torch.float64)}, Prefix()), len(own)
+    scores = torch.randn(3, size, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    ids = torch.tensor([own(text).input_ids for text in ("of in", "in May", "in 1985")])
+    found, plain_BV = rule(ids, scores).exp(), scores.softmax(1)
+    ids_of = {part.name: [own.convert_tokens_to_ids(text) for text in part.tokens] for part in table.classes}
+    for row, (names, previous) in enumerate(((["year"], -1), (["day", "year"], -1), (["year"], 5))):
+        expected_V, mass = plain_BV[row].clone(), {}
+        for name in names:
+            inside_K = torch.from_numpy(models[name].log_prob(Evidence.of_previous([previous]))[0]).exp()
+            mass[name] = float(plain_BV[row, ids_of[name]].sum())
+            expected_V[ids_of[name]] = mass[name] * inside_K
+        torch.testing.assert_close(found[row], expected_V)
+        fired = control.explain(ids, scores)[row]
+        assert [entry.class_name for entry in fired] == sorted(names, key=lambda name: -mass[name])
+        assert {entry.class_name: entry.mass for entry in fired} == pytest.approx(mass)
+        assert fired[-1].state == ("after_month" if row == 1 else "plain")
+        assert [entry.previous for entry in fired] == (["1985"] if row == 2 else [""] * len(names))
 
 
 def test_prefixes_are_read_on_and_in_any_order(tokenizer: Any, reader: WordReader) -> None:
@@ -178,7 +212,7 @@ def test_bundle_keeps_the_models(tmp_path: Path, tokenizer: Any) -> None:
     for one, other in zip(control.classes, again.classes, strict=True):
         assert np.allclose(one.model.log_prob(evidence), other.model.log_prob(evidence), atol=1e-12)
         assert one.texts == other.texts and one.states == other.states
-    rules = [DealtOut(WordReader(c, HuggingFaceTokenizer.of(tokenizer)), torch.ones(1)) for c in (control, again)]
+    rules = [Redistribute(WordReader(c, HuggingFaceTokenizer.of(tokenizer)), torch.ones(1)) for c in (control, again)]
     ids = tokenizer("in 1914 was").input_ids
     assert torch.equal(*(log_probs(rule, ids, len(tokenizer)) for rule in rules))
 
@@ -194,12 +228,12 @@ def words_tokenizer(*words: str) -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=engine, unk_token="<unk>")
 
 
-def test_a_tokenizer_that_spells_no_member_is_told() -> None:
+def test_a_tokenizer_that_spells_no_member_is_refused() -> None:
     with pytest.raises(UserError, match="spells no member of the class"):
         micro_models().bind(words_tokenizer("it"))
 
 
-def test_a_member_that_is_one_token_as_it_is_stored_is_dealt_out_and_read() -> None:
+def test_a_member_that_is_one_token_as_it_is_stored_is_ruled_out_and_read() -> None:
     place = make_recogniser("place", {"members": {"New_York": 1, "New_Jersey": 2, "York": 3}})
     words = ("in", "New_York", "New_Jersey", "York", "was")
     table = class_table(words, [place])
@@ -211,27 +245,29 @@ def test_a_member_that_is_one_token_as_it_is_stored_is_dealt_out_and_read() -> N
     # "New" and "York" are words too; of New_Jersey there are only these
     own = words_tokenizer("in", "was", "New", "York", "Jersey", "New_York")
     reader, size = WordReader(control, HuggingFaceTokenizer.of(own)), len(own)
-    rule = DealtOut(reader, torch.ones(1, dtype=torch.float64))
+    rule = Redistribute(reader, torch.ones(1, dtype=torch.float64))
     ways = {"New_York": "New_York", "New_Jersey": "New", "York": "York"}
     for prompt, previous in (("in", -1), ("in New_York was", 0), ("in New York was", 0), ("in York New_York", 0),
                              ("New Jersey in", 1), ("New York York", 2), ("New in", -1)):  # fmt: skip
         ids = own(prompt).input_ids
         assert reader.read(torch.tensor([ids]))[0].next_contexts.previous_BTC[0, -1, 0] == previous, prompt
         log_V = log_probs(rule, ids, size)
-        plain_V = log_probs(DealtOut(reader, torch.zeros(1)), ids, size)
+        plain_V = log_probs(Redistribute(reader, torch.zeros(1)), ids, size)
         first = [own.convert_tokens_to_ids(ways[text]) for text in table.classes[0].tokens]
         inside_K = torch.from_numpy(again.log_prob(Evidence.of_previous([previous]))[0])
         torch.testing.assert_close(log_V[first].log_softmax(0), inside_K, msg=prompt)
         torch.testing.assert_close(log_V[first].logsumexp(0), plain_V[first].logsumexp(0))
         torch.testing.assert_close(log_V.exp().sum(), torch.tensor(1.0, dtype=torch.float64))
-    # behind "New" comes the rest of New_Jersey; "York", whose other reading is only read, is a place of its own there
-    log_V, plain_V = (log_probs(one, own("in New").input_ids, size) for one in (rule, DealtOut(reader, torch.zeros(1))))
+    # behind "New" comes the rest of New_Jersey; "York", whose other reading is only read, is another place there
+    log_V, plain_V = (
+        log_probs(one, own("in New").input_ids, size) for one in (rule, Redistribute(reader, torch.zeros(1)))
+    )
     jersey = own.convert_tokens_to_ids("Jersey")
     torch.testing.assert_close(log_V[jersey], plain_V[jersey])
 
 
 def test_other_words_that_begin_like_a_member_keep_their_part(tmp_path: Path, tokenizer: Any) -> None:
-    """Of a first token only the share that members have among the training words with it is dealt out."""
+    """Of a first token only the share that members have among the training words with it is ruled out."""
     place = make_recogniser("place", {"members": {"New_York": 1, "Jersey": 2, "in": 3}})
     table = class_table(["was", "New_York", "Jersey", "in"], [place])
     models = unigrams(table)
@@ -252,14 +288,14 @@ def test_other_words_that_begin_like_a_member_keep_their_part(tmp_path: Path, to
     own = {token: members[token] / (members[token] + other[token]) for token in members}
     pool = sum(own[token] * float(plain_V[first[token]]) for token in members)
     for one in (control, again):
-        dealt_V = DealtOut(WordReader(one, HuggingFaceTokenizer.of(tokenizer)), torch.ones(1))(
+        ruled_V = Redistribute(WordReader(one, HuggingFaceTokenizer.of(tokenizer)), torch.ones(1))(
             torch.tensor([ids]), scores_1V
         )[0].exp()
         for k, token in enumerate(table.classes[0].tokens):
             expected = (1 - own[token]) * float(plain_V[first[token]]) + pool * share_K[k]
-            assert float(dealt_V[first[token]]) == pytest.approx(expected)
-        assert float(dealt_V.sum()) == pytest.approx(1)
-    # without counts of other words, as in bundles from before there were any, all of it is dealt out
+            assert float(ruled_V[first[token]]) == pytest.approx(expected)
+        assert float(ruled_V.sum()) == pytest.approx(1)
+    # without counts of other words, as in bundles from before there were any, all of it is ruled out
     bare = WordReader(MicroModels(control.classes), HuggingFaceTokenizer.of(tokenizer))
     assert all((own_J == 1).all() for own_J in bare.own) and "others" not in MicroModels(control.classes).config()
 
@@ -289,14 +325,14 @@ def test_classes_that_begin_alike_share_their_tokens_by_their_counts(tokenizer: 
     models = unigrams(table)
     control = MicroModels(carried(table, models, {"long": 6.0, "short": 2.0}))
     reader, size = WordReader(control, HuggingFaceTokenizer.of(tokenizer)), len(tokenizer)
-    rule, ids = DealtOut(reader, torch.ones(1, dtype=torch.float64)), tokenizer("in").input_ids
+    rule, ids = Redistribute(reader, torch.ones(1, dtype=torch.float64)), tokenizer("in").input_ids
     first = [tokenizer(text).input_ids[0] for text in (" 19", " 234")]
     rare = 0.25 * float(np.exp(models["short"].log_prob(Evidence.of_previous([-1]))[0, 0]))  # of "19"
     begun_2 = log_probs(rule, ids, size)[first].softmax(0)
     assert begun_2.tolist() == pytest.approx([0.75 + rare, 0.25 - rare])
     # after "19" it goes on (by a mark too), or ends; the shares of what ends it stay
     ids = [*ids, first[0]]
-    log_V, plain_V = log_probs(rule, ids, size), log_probs(DealtOut(reader, torch.zeros(1)), ids, size)
+    log_V, plain_V = log_probs(rule, ids, size), log_probs(Redistribute(reader, torch.zeros(1)), ids, size)
     onward, ends = [tokenizer(text).input_ids[0] for text in ("1", ",")], ~reader.tries[0].continuing(size)
     ends[onward] = False
     shares_2 = torch.stack([log_V[onward].logsumexp(0), log_V[ends].logsumexp(0)]).softmax(0)
@@ -306,13 +342,13 @@ def test_classes_that_begin_alike_share_their_tokens_by_their_counts(tokenizer: 
     torch.testing.assert_close(log_V[others].softmax(0), plain_V[others].softmax(0))
 
 
-def test_what_goes_on_with_a_member_is_not_dealt_out_again(tokenizer: Any) -> None:
-    """Behind "New", "York" is the rest of a member, though it is a member of its own too."""
+def test_what_goes_on_with_a_member_is_not_ruled_out_again(tokenizer: Any) -> None:
+    """Behind "New", "York" is the rest of a member, though it is also a member."""
     place = make_recogniser("place", {"members": {"New_York": 1, "New_Jersey": 2, "York": 3}})
     table = class_table(["in", "New_York", "New_Jersey", "York"], [place])
     models = unigrams(table)
     reader = WordReader(MicroModels(carried(table, models, {})), HuggingFaceTokenizer.of(tokenizer))
-    rule, ids = DealtOut(reader, torch.ones(1, dtype=torch.float64)), tokenizer("in New").input_ids
+    rule, ids = Redistribute(reader, torch.ones(1, dtype=torch.float64)), tokenizer("in New").input_ids
     log_V = log_probs(rule, ids, len(tokenizer))
     onward = [tokenizer(text).input_ids[0] for text in (" York", " Jersey")]
     share_2 = torch.from_numpy(models["place"].log_prob(Evidence.of_previous([-1]))[0, :2]).softmax(0)
@@ -337,21 +373,24 @@ def test_what_is_carried_knows_its_contexts_and_counts() -> None:
         ("year", ("1914", "1918"), ("plain", "after_month"), 1.0),
     ]
     assert [each.name for each in carried(table, {"year": models["year"]}, {})] == ["year"]
-    with pytest.raises(UserError, match="micro-models without a class"):
+    with pytest.raises(UserError, match="classes"):
         MicroModels([])
 
 
 def test_strength_mixes_and_nothing_begins_inside_a_word(tokenizer: Any, reader: WordReader) -> None:
     scores_3V = torch.randn(1, len(tokenizer), generator=torch.Generator().manual_seed(4), dtype=torch.float64)
     scores_3V = scores_3V.expand(3, -1)
-    rule, begun = DealtOut(reader, torch.tensor([0.25, 1, 0], dtype=torch.float64)), reader.below(1, 0).ids_J.tolist()
+    rule, begun = (
+        Redistribute(reader, torch.tensor([0.25, 1, 0], dtype=torch.float64)),
+        reader.below(1, 0).ids_J.tolist(),
+    )
     plain_V = scores_3V[0].log_softmax(0)
     for text, inside in (("it", True), ("it.", False)):
         found_3V = rule(torch.tensor([tokenizer(text).input_ids] * 3), scores_3V)
         torch.testing.assert_close(found_3V.exp().sum(1), torch.ones(3, dtype=torch.float64))
         torch.testing.assert_close(found_3V[0].exp(), 0.25 * found_3V[1].exp() + 0.75 * plain_V.exp())
         assert torch.equal(found_3V[2], plain_V) and not torch.allclose(found_3V[1], plain_V)
-        # what has no space before it goes on with the word, or begins one
+        # a token without a space continues the word, or begins one
         assert torch.allclose(found_3V[1, begun], plain_V[begun], atol=1e-9) is inside
 
 
@@ -367,20 +406,24 @@ def test_strength_is_fitted_on_texts(tokenizer: Any) -> None:
     assert control.settings[0].default == found["strength"]
     with pytest.raises(UserError, match="the texts hold no member"):
         control.fit_strength(model, tokenizer, ["in"])
+
+    def restated(start: list[int], ids: list[int]) -> torch.Tensor:
+        """Probabilities by the rule and by the model of the tokens where the two differ, [2, N]."""
+        rule, pairs = Redistribute(control.reader, torch.ones(1, dtype=torch.float64)), []
+        for place in range(max(1, len(start)), len(start + ids)):
+            before, own = torch.tensor([(start + ids)[:place]]), (start + ids)[place]
+            with torch.no_grad():
+                plain_V = model(before).logits[0, -1].double().log_softmax(0)
+            pairs.append(torch.stack([rule(before, plain_V[None])[0, own], plain_V[own]]))
+        return torch.stack([pair.exp() for pair in pairs if abs(pair[0] - pair[1]) > 1e-9], 1)
+
     # against a search over all mixtures, token by token
     text = "in 1914 was 1918 in 1914 in 1918 was 1914 in 19"
     found, ids = control.fit_strength(model, tokenizer, [text]), tokenizer(text).input_ids
-    rule, pairs = DealtOut(control.reader, torch.ones(1, dtype=torch.float64)), []
-    for place in range(1, len(ids)):
-        with torch.no_grad():
-            plain_V = model(torch.tensor([ids[:place]])).logits[0, -1].double().log_softmax(0)
-        both = rule(torch.tensor([ids[:place]]), plain_V[None])[0, ids[place]], plain_V[ids[place]]
-        if abs(both[0] - both[1]) > 1e-9:
-            pairs.append(torch.stack(both).exp())
-    share_G, (dealt_N, own_N) = torch.linspace(0, 1, 1001, dtype=torch.float64), torch.stack(pairs, 1)
-    gain_G = (share_G[:, None] * dealt_N + (1 - share_G[:, None]) * own_N).log().mean(1) - own_N.log().mean()
-    assert found["strength"] == pytest.approx(float(share_G[gain_G.argmax()]), abs=0.02) and len(pairs) > 5
-    assert (found["nats"], found["places"]) == (pytest.approx(float(gain_G.max()), abs=1e-3), len(pairs))
+    share_G, (ruled_N, own_N) = torch.linspace(0, 1, 1001, dtype=torch.float64), restated([], ids)
+    gain_G = (share_G[:, None] * ruled_N + (1 - share_G[:, None]) * own_N).log().mean(1) - own_N.log().mean()
+    assert found["strength"] == pytest.approx(float(share_G[gain_G.argmax()]), abs=0.02) and len(own_N) > 5
+    assert (found["nats"], found["places"]) == (pytest.approx(float(gain_G.max()), abs=1e-3), len(own_N))
     # a tokenizer that begins a text does so here too, as in decoding: the first token has a place then
     from tokenizers.processors import TemplateProcessing
 
@@ -390,39 +433,13 @@ def test_strength_is_fitted_on_texts(tokenizer: Any) -> None:
     text = f"1914 {text}"
     ids = tokenizer(text).input_ids
     assert begun(text).input_ids == [3, *ids]
-    found, pairs = control.fit_strength(model, begun, [text]), []
-    for place in range(1, len(ids) + 1):
-        before = torch.tensor([[3, *ids][:place]])
-        with torch.no_grad():
-            plain_V = model(before).logits[0, -1].double().log_softmax(0)
-        both = (
-            DealtOut(control.reader, torch.ones(1))(before, plain_V[None])[0, ids[place - 1]],
-            plain_V[ids[place - 1]],
-        )
-        if abs(both[0] - both[1]) > 1e-9:
-            pairs.append(torch.stack(both).exp())
-    dealt_N, own_N = torch.stack(pairs, 1)
-    mixed_N = found["strength"] * dealt_N + (1 - found["strength"]) * own_N
-    assert found["places"] == len(pairs)
+    found, (ruled_N, own_N) = control.fit_strength(model, begun, [text]), restated([3], ids)
+    mixed_N = found["strength"] * ruled_N + (1 - found["strength"]) * own_N
+    assert found["places"] == len(own_N)
     assert found["nats"] == pytest.approx(float((mixed_N.log() - own_N.log()).mean()), abs=1e-4)
     control.bind(tokenizer)
-    # what is longer than the model's positions is cut off
+    # a text beyond the model's positions is cut off
     small = transformers.GPT2LMHeadModel(transformers.GPT2Config(**{**config.to_dict(), "n_positions": 20})).eval()
     cut = tokenizer.decode(ids[:20])
     assert tokenizer(cut).input_ids == ids[:20] and len(ids) > 20
     assert control.fit_strength(small, tokenizer, [text]) == control.fit_strength(small, tokenizer, [cut])
-
-
-def test_on_a_model_alone_equals_in_a_batch(tokenizer: Any) -> None:
-    import transformers
-
-    config = transformers.GPT2Config(vocab_size=len(tokenizer), n_positions=64, n_embd=8, n_layer=1, n_head=1)
-    torch.manual_seed(0)
-    model = transformers.GPT2LMHeadModel(config).eval()
-    steered = Steered(model, [micro_models()], tokenizer=tokenizer)
-    prompts, options = ["in 1914 in", "it", "New"], {"max_new_tokens": 6, "do_sample": True, "seed": 1}
-    together = steered.write(prompts, {"micro_models.strength": [0, 1, 1]}, **options)
-    for row, strength in enumerate((0, 1, 1)):
-        assert [together[row]] == steered.write(
-            prompts[row], {"micro_models.strength": strength}, rows=[row], **options
-        )

@@ -198,18 +198,6 @@ def test_a_pair_that_occurs_often_counts_often() -> None:
     assert weights[0] == pytest.approx(weights[1]) and np.ptp(weights[0]) > 0.5
 
 
-def test_mixture_finds_a_peak_that_one_gaussian_cannot() -> None:
-    x_K = np.arange(-50.0, 51)
-    values = [0.0] * 90 + list(range(-50, 50, 10))
-    chosen = np.array([int(value) + 50 for value in values])
-    fitted = Training(np.array(values), "scalar", x_K[None], np.zeros(100, int), chosen, np.ones(100), np.zeros(101))
-    costs = {}
-    for density in (Gaussian(), GaussianMixtureDensity(2)):
-        probs_K = softmax(density.fit(fitted).log_weight(x_K[None], np.zeros(101))[0])
-        costs[density.name] = -np.log(probs_K[chosen]).mean()
-    assert costs["mixture"] < costs["gaussian"] - 1
-
-
 def test_binary_shares_both_sides() -> None:
     density = Binary().fit(training([1, 1, 1, 0]))
     assert density.correct == pytest.approx(4 / 6)
@@ -221,7 +209,7 @@ def test_binary_shares_both_sides() -> None:
     weights = np.exp(density.log_weight(np.array([[1.0, 1, 0, 0], [1, 0, 0, 0]]), base_K))
     assert weights[0].tolist() == pytest.approx([1 / 6, 3 / 6, 1 / 8, 5 / 24])
     assert weights[1].tolist() == pytest.approx([2 / 3, 0.6 / 3.8 / 3, 1.2 / 3.8 / 3, 2 / 3.8 / 3])
-    with pytest.raises(UserError, match="0 and 1"):
+    with pytest.raises(ValueError, match="0 and 1"):
         Binary().fit(training([2]))
 
 
@@ -392,34 +380,18 @@ def test_blend_is_the_weighted_sum() -> None:
     # dropped below a thousandth, kept from there on
     for weight, kept in ((0.0, 1), (0.0009, 1), (0.001, 2), (0.005, 2)):
         assert len(Blend(models, np.array([weight, 1 - weight])).models) == kept
-    # what is dropped leaves its weight to the others
+    # a dropped model leaves its weight to the others
     alone = Blend(models, np.array([0.0009, 0.9991]))
     assert np.allclose(alone.log_prob(evidence), models[1].log_prob(evidence))
     assert blend.describe()["blend"][0]["share"] == 0.25
 
 
 def test_bad_input_is_named() -> None:
-    with pytest.raises(UserError, match="'year' does not occur"):
+    with pytest.raises(UserError, match="'year' has 0 occurrences"):
         MicroModel(Frequency(), Unigram()).fit(occurrences(0), YEARS)
-    with pytest.raises(UserError, match="'difference' needs 1 numbers"):
+    with pytest.raises(UserError, match="'difference' needs 1"):
         MicroModel(Difference(), Multinomial()).fit(occurrences(), MICRO_MODEL_PLACES)
     words = ClassMembers("year", np.arange(40), YEARS.tokens, np.array([[math.nan], *[[1.0]] * 39]), (), ())
-    with pytest.raises(UserError, match="'difference' needs 1 numbers for every member"):
+    with pytest.raises(UserError, match="'difference' needs 1 for every member"):
         MicroModel(Difference(), Multinomial()).fit(occurrences(), words)
     MicroModel(Frequency(), Unigram()).fit(occurrences(), words)
-
-
-def test_what_has_no_value_is_not_cached() -> None:
-    found = Occurrences(np.arange(3), np.zeros(3, int), np.array([0, 1, 1]), Evidence.of_previous([-1, 0, 1]))
-    model = MicroModel(Difference(), Gaussian()).fit(found, NUMBERS)
-    evidence = Evidence.of_previous([-1] * 50 + [0])
-    first_NK = model.log_prob(evidence)
-    assert len(model._memo) == 1  # of the previous member
-    np.testing.assert_array_equal(model.log_prob(evidence), first_NK)
-    np.testing.assert_array_equal(model.log_prob_of(np.zeros(51, int), evidence), first_NK[:, 0])
-    assert len(model._memo) == 1
-    assert (first_NK[:50] == model.fallback_K).all() and (first_NK[50] != model.fallback_K).any()
-    # nothing was fitted: no key is worth a place in the cache
-    first = Occurrences(np.arange(1), np.zeros(1, int), np.array([0]), Evidence.of_previous([-1]))
-    bare = MicroModel(Difference(), Gaussian()).fit(first, NUMBERS)
-    assert (bare.log_prob(evidence) == bare.fallback_K).all() and not bare._memo

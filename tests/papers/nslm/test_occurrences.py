@@ -89,7 +89,7 @@ def test_masked_targets_are_left_out(text) -> None:
 
 
 def test_a_class_that_the_text_has_not_is_left_out_and_gives_its_tokens_back() -> None:
-    """No conversion stands in the text: behind a quantity and a bracket a number is a number again."""
+    """The text has no conversion: behind a quantity and a bracket a number is a number again."""
     grid: dict = {"metrics": ["frequency"], "densities": ["unigram"]}
     number = PatternRecogniser(name="number", pattern=r"\d+", **grid)
     convert = PatternRecogniser(name="convert", pattern=r"\d+", context="convert", **grid)

@@ -1,4 +1,4 @@
-"""What docs/papers/nslm.md says of the paper's printed numbers, from ``numbers.csv``."""
+"""Claims of docs/papers/nslm.md about the paper's printed numbers, from ``numbers.csv``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def log_perplexity() -> dict[tuple[str, str], float]:
 
 
 def shares(log_perplexity: dict[tuple[str, str], float], half: str) -> tuple[np.ndarray, np.ndarray]:
-    """Shares of the classes that fit all four columns best (they sum to 1), and what is left over, in nats."""
+    """Shares of the classes that fit all four columns best (they sum to 1), and the residual, in nats."""
     columns = [f"{half}_{model}" for model in MODELS]
     by_class = np.array([[log_perplexity[name, column] for name in CLASSES] for column in columns])
     pooled = np.array([log_perplexity["places", column] for column in columns])

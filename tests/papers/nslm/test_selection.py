@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from lit_ctg.papers.nslm.classes import ClassTable, PatternRecogniser
+from lit_ctg.papers.nslm.classes import ClassTable, PatternRecogniser, class_table
 from lit_ctg.papers.nslm.occurrences import Evidence, Occurrences
 from lit_ctg.papers.nslm.selection import REFERENCES, class_perplexity, select
 
@@ -18,11 +18,11 @@ GRID = {"metrics": ["difference", "value", "frequency"], "densities": ["multinom
 def table() -> ClassTable:
     year = PatternRecogniser(name="year", pattern=r"19\d\d", **GRID)
     small = PatternRecogniser(name="small", pattern=r"\d", **GRID)
-    return ClassTable.build([str(number) for number in [*range(1900, 2000), *range(10)]], [year, small])
+    return class_table([str(number) for number in [*range(1900, 2000), *range(10)]], [year, small])
 
 
 def made(count: int, seed: int) -> Occurrences:
-    """Years walk by a step of Gaussian width 4, small numbers ignore what was before."""
+    """Years walk by a step of Gaussian width 4, small numbers ignore the member before."""
     rng = np.random.default_rng(seed)
     class_N = rng.integers(0, 2, count)
     previous_N = np.where(class_N == 0, rng.integers(20, 80, count), rng.integers(0, 10, count))
@@ -84,7 +84,7 @@ def test_the_record_and_the_table_have_the_blend(table: ClassTable) -> None:
 
 def test_several_parameters_of_a_density_are_numbered(table: ClassTable) -> None:
     year = PatternRecogniser(name="year", pattern=r"19\d\d", metrics=["difference"], densities=["mixture"])
-    alone = ClassTable.build([str(number) for number in range(1900, 2000)], [year])
+    alone = class_table([str(number) for number in range(1900, 2000)], [year])
     train, validation = (found.where(found.class_N == 0) for found in (made(400, 0), made(300, 1)))
     results = select(alone, train, validation).results()
     values = [results[f"micro_model/year/difference/mixture/weight/{place}"]["value"] for place in range(2)]
@@ -114,11 +114,11 @@ def test_same_as_previous_is_tried_and_wins_where_members_are_repeated(table: Cl
     assert {trial.label for trial in selection.best("year")} - labels == {
         "repeat/unigram", *(f"repeat+{label}" for label in labels if label != "frequency/unigram")
     }  # fmt: skip
-    # what is no repeat is near in years and anything in small numbers
+    # members that do not repeat are near in years and anything in small numbers
     assert selection.best("year")[0].metric == "repeat+difference"
     assert selection.best("small")[0].metric.startswith("repeat")
     assert selection.best("year")[0].perplexity < plain.best("year")[0].perplexity
-    # what was tried without it has not moved
+    # candidates without it have not moved
     for trial in plain.best("year"):
         (same,) = [t for t in selection.best("year") if t.label == trial.label]
         assert same.perplexity == trial.perplexity

@@ -14,8 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from lit_ctg.errors import UserError, did_you_mean
-
 SETTINGS = ("auto", "off")
 
 # what the model step and its compiled form share; here, where a change means that the kernels are compiled again
@@ -31,13 +29,7 @@ FAR = 60.0  # nats beyond which the plain form of a gap is used; e^-60 is neglig
 
 
 def chosen_kernels(setting: str) -> ModuleType | None:
-    """Return the module of compiled kernels; None for ``off``, and where there is no numba.
-
-    Raises:
-        UserError: no such setting.
-    """
-    if setting not in SETTINGS:
-        raise UserError(f"fast={setting}{did_you_mean(str(setting), SETTINGS)}: use one of {', '.join(SETTINGS)}")
+    """Return the module of compiled kernels; None for ``off``, and where there is no numba."""
     return _kernels() if setting == "auto" else None
 
 

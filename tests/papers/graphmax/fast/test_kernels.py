@@ -96,7 +96,7 @@ def test_code_is_kept_where_one_may_write(tmp_path, monkeypatch) -> None:
     assert re.fullmatch("kernels-[0-9a-f]{16}", jit.kept_in().name)
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "asked"))
     assert jit.kept_in().parent == tmp_path / "asked"
-    # neither the package nor the home directory can be written to: a file stands in the way
+    # neither the package nor the home directory can be written to: a file is in the way
     (tmp_path / "file").write_text("")
     monkeypatch.delenv("NUMBA_CACHE_DIR")
     monkeypatch.setattr(jit, "__file__", str(tmp_path / "file" / "jit.py"))
@@ -174,7 +174,7 @@ def test_rows_are_shared_among_threads(zipf_graph, zipf_logits) -> None:
         torch.testing.assert_close(other.probs_BV, found[0].probs_BV, rtol=1e-4, atol=1e-7)
 
 
-def test_what_goes_wrong_in_a_thread_is_told(monkeypatch) -> None:
+def test_an_error_in_a_thread_is_raised(monkeypatch) -> None:
     def kernel(rows, out, factor):
         out[:] = rows * factor
         assert 3 not in rows
@@ -202,5 +202,5 @@ def test_torch_does_it_by_setting_on_other_devices_and_without_numba(zipf_graph,
     again = graphmax(zipf_logits, plain, strict=True)
     # two certificates of 1e-6 nats each
     assert (found.probs_BV - again.probs_BV).abs().sum(dim=-1).max() / 2 < 2 * (1e-6 / 2) ** 0.5
-    with pytest.raises(UserError, match="fast=of; did you mean 'off'"):
+    with pytest.raises(UserError, match=r"fast=of: .*'off'"):
         graphmax(zipf_logits, dataclasses.replace(zipf_graph, fast="of"))
