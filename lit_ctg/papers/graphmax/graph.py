@@ -427,7 +427,8 @@ class CooccurrenceGraph:
         )
 
     def _checked_ids(self, ids_B: torch.Tensor) -> np.ndarray:
-        kind, fault = getattr(ids_B, "dtype", type(ids_B).__name__), ""
+        kind: Any = getattr(ids_B, "dtype", type(ids_B).__name__)
+        fault = ""
         if not isinstance(ids_B, torch.Tensor) or kind.is_floating_point or kind.is_complex or kind == torch.bool:
             fault = f"token ids are a torch tensor of whole numbers, not {kind}"
         elif ids_B.dim() != 1:
