@@ -422,7 +422,7 @@ def test_what_does_not_fit_ends_in_one_line(tmp_path: Path) -> None:
         (["+model.grounding=true"], r"model\.grounding"),
         (["backbone=recurrent"], "dropout_weight"),
         (["data.batching=chunks"], r"data\.vary_length"),
-        (["data.length=10"], r"at least 20"),
+        (["data.length=10"], r"data\.length"),
     ):
         cfg = compose(["experiment=nslm/awd_lstm", *WORDS, *words])
         with pytest.raises(UserError, match=message):
