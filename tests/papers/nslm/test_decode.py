@@ -144,7 +144,7 @@ def test_a_prompt_is_prepared_as_the_corpus_is(generator: Any, tmp_path_factory:
 def test_bad_input(generator: TextGenerator) -> None:
     for options, message in (
         ({"control": {"mixture_weigth": 0.5}}, "did you mean 'mixture_weight'"),
-        ({"control": {"mixture_weight": 3}}, "from 0 to 1"),
+        ({"control": {"mixture_weight": 3}}, "mixture_weight=3"),
         ({"prompt": "zzzz"}, "not in the vocabulary"),
     ):
         with pytest.raises(UserError, match=message):
