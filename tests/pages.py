@@ -15,7 +15,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PLACEHOLDER = re.compile(r"<[\w ]+>|\b(?:FOLDER|MODEL|RUN|REVIEWS|TASKS)\b|\$\w|\.\.\.")
 # other machines, accounts or a browser
 ELSEWHERE = re.compile(
-    r"data\.source=hub|logger\.wandb\.offline=false|target=wandb entity|trainer=ddp|^lit-ctg (?:play|lab) "
+    r"data\.source=hub|logger\.wandb\.offline=false|target=wandb entity|trainer=ddp|^lit-ctg (?:play|lab|model) "
+    r"|=(?:smollm2|gemma3-270m|minilm)\b"  # `make test-real` has the models
 )
 
 
