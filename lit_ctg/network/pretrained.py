@@ -620,9 +620,9 @@ def _metadata(gguf: Path) -> dict[str, Any]:
     needed = sum(parameter.numel() for parameter in planned.parameters())
     if needed > 1.1 * sum(elements.values()):
         raise ValueError(f"its sizes make {needed:,} weights, its tensors have {sum(elements.values()):,}")
-    kind = max(elements, key=lambda name: elements[name])
-    bits = re.match(r"I?Q(\d)", kind)
-    precision = f"float32, dequantised from {bits[1]} bits ({kind})" if bits else f"float32, from {kind}"
+    kinds = sorted(elements, key=lambda kind: -elements[kind])
+    bits = [f"{found[1]} bits ({kind})" for kind in kinds if (found := re.match(r"I?Q(\d)", kind))]
+    precision = f"float32, dequantised from {' and '.join(bits)}" if bits else f"float32, from {kinds[0]}"
     licence = reader.get_field("general.license")
     return {"precision": precision, **({} if licence is None else {"licence": str(licence.contents())})}
 
