@@ -661,7 +661,7 @@ class FieldRejudge(Command):
     seed: Seed = option("of the judges")
     records: Records = option("one folder of records; default: the committed ones", None)
     task: str | None = option("only this task", None)
-    root: str | None = option("where the corpus lies now, with task=", None)
+    root: str | None = option("folder of the corpus, with task=", None)
     output_root: str = option("where judges are kept", "outputs")
 
 

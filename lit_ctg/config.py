@@ -189,7 +189,7 @@ def prepare_overrides(overrides: Iterable[str]) -> list[str]:
 
 
 def _named_model(word: str, words: Iterable[str]) -> list[str]:
-    """Return the overrides that ``backbone=<name>`` stands for, where the name is a pretrained model's."""
+    """Return the overrides that ``backbone=<name>`` abbreviates, where the name is a pretrained model's."""
     key, _, name = word.partition("=")
     if key != "backbone" or name not in MODELS:
         return [word]

@@ -357,7 +357,7 @@ class Unpacked(io.RawIOBase):
         self._read += len(block)
         if self._read > self._most:
             raise UserError(
-                f"{self._path} unpacks to more than {self._most / 2**20:,.0f} MiB, which is no text: delete the file"
+                f"{self._path} unpacks to more than {self._most / 2**20:,.0f} MiB, which is not text: delete the file"
             )
         buffer[: len(block)] = block
         return len(block)

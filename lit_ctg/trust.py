@@ -1,6 +1,6 @@
 """Which classes a file may name: files are data, and only the user chooses code.
 
-A configuration that the user typed, or that lies in ``conf/`` or on a search path of the user's, may name any class.
+A configuration that the user typed, or that is in ``conf/`` or on a search path of the user's, may name any class.
 One that was read from a file (checkpoint, record, manifest) may name the classes below, and those of packages named by
 ``trust=my_package`` (in Python: ``trust("my_package")``). Jobs that a command starts inherit both.
 """
@@ -120,7 +120,7 @@ def check_name(name: Any, where: str) -> str:
     ours = package == "lit_ctg" and name.split(".")[1] in FOLDERS
     if not (ours or last in LIBRARIES.get(module, ()) or package in _trusted() or _is_users(name)):
         hint = "" if package == "lit_ctg" else f"; if you trust the package {package}, pass trust={package}"
-        raise UserError(f"{where}: a file may not choose {name}, which is no class of a run{hint}")
+        raise UserError(f"{where}: a file may not choose {name}, which is not a class of a run{hint}")
     return name
 
 

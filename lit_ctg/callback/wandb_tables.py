@@ -162,7 +162,7 @@ def verdict_rows(record: RunRecord) -> list[list[Any]]:
     """
     try:
         results = results_for(record.paper, experiments_root(record.paper), (), record.size, extra=[record])
-    except UserError:  # a missing or broken paper is no reason to lose a finished run
+    except UserError:  # a missing or broken paper is not a reason to lose a finished run
         return []
     rows = []
     for table in results.tables:

@@ -31,7 +31,7 @@ class ProbeResult(NamedTuple):
     Attributes:
         is_causal: no earlier score moved by more than rounding.
         max_change: largest absolute change of a score at a position before the first changed token; NaN where a score
-            is no number.
+            is not a number.
         n: positions compared, over all trials.
     """
 
@@ -101,7 +101,7 @@ class CausalityProbe(Checked, Callback):
 
     Raises:
         UserError: the model says ``causal = True`` and is not.
-        Diverged: a score is no number.
+        Diverged: a score is not a number.
     """
 
     def __init__(self, *, trials: Count = 4, seed: Whole = 0, tolerance: NonNegative = 1e-4) -> None:
@@ -143,7 +143,7 @@ class CausalityProbe(Checked, Callback):
 
         Raises:
             UserError: the module says ``causal = True`` and is not.
-            Diverged: a score is no number.
+            Diverged: a score is not a number.
         """
         with evaluating(module):
             found = probe(

@@ -10,7 +10,7 @@ from typing import Any
 from lit_ctg.errors import UserError, one_line
 
 ROLES = ("system", "user", "assistant")
-# stands for the content of a message while its template is written: characters that no template has
+# replaces the content of a message while its template is written: characters that no template has
 _MARK = "\ue000{}\ue001"
 
 
@@ -22,8 +22,8 @@ def check_messages(messages: Any, where: str) -> list[dict[str, str]]:
     """
     shape = isinstance(messages, Sequence) and not isinstance(messages, str) and len(messages) > 0
     for message in messages if shape else [None]:
-        told = message if isinstance(message, Mapping) else {}
-        if set(told) != {"role", "content"} or told["role"] not in ROLES or not isinstance(told["content"], str):
+        given = message if isinstance(message, Mapping) else {}
+        if set(given) != {"role", "content"} or given["role"] not in ROLES or not isinstance(given["content"], str):
             raise UserError(
                 f'{where}: give messages as [{{"role": "user", "content": "..."}}], the roles are {", ".join(ROLES)}'
             )
@@ -48,14 +48,14 @@ def chat_ids(tokenizer: Any, messages: Any, system: str | None = None, where: st
     """
     if not getattr(tokenizer, "chat_template", None):
         raise UserError(f"{where}: the model has no chat template: give prompt=, or an instruct model such as smollm2")
-    told = check_messages([{"role": "user", "content": messages}] if isinstance(messages, str) else messages, where)
+    checked = check_messages([{"role": "user", "content": messages}] if isinstance(messages, str) else messages, where)
     if system is not None:
-        if told[0]["role"] == "system":
+        if checked[0]["role"] == "system":
             raise UserError(f"{where}: system= and a message of the role system: leave one out")
-        told.insert(0, {"role": "system", "content": system})
+        checked.insert(0, {"role": "system", "content": system})
 
     def written(contents: Sequence[str]) -> str:
-        named = [{**message, "content": content} for message, content in zip(told, contents, strict=True)]
+        named = [{**message, "content": content} for message, content in zip(checked, contents, strict=True)]
         try:
             return str(tokenizer.apply_chat_template(named, tokenize=False, add_generation_prompt=True))
         except Exception as error:  # a template raises whatever it likes
@@ -64,9 +64,9 @@ def chat_ids(tokenizer: Any, messages: Any, system: str | None = None, where: st
     def ids(text: str) -> list[int]:
         return list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
-    contents = [message["content"] for message in told]
+    contents = [message["content"] for message in checked]
     whole, quotes = written(contents), quoted_special(tokenizer)
-    if len(quotes.findall(whole)) == len(quotes.findall(written(["x"] * len(told)))):
+    if len(quotes.findall(whole)) == len(quotes.findall(written(["x"] * len(checked)))):
         return ids(whole)
     marks = {_MARK.format(number): content for number, content in enumerate(contents)}
     parts = re.split(f"({'|'.join(marks)})", written(list(marks)))

@@ -268,7 +268,7 @@ def token_nll(scores_BTV: Tensor, target_BT: Tensor, mask_BT: Tensor, chunk: int
         chunk: number of scores held in float64 at a time.
 
     Raises:
-        ValueError: shapes do not fit, or a counted target lies outside the vocabulary.
+        ValueError: shapes do not fit, or a counted target is outside the vocabulary.
     """
     if scores_BTV.shape[:-1] != target_BT.shape or target_BT.shape != mask_BT.shape:
         shapes = [tuple(tensor.shape) for tensor in (scores_BTV, target_BT, mask_BT)]
@@ -280,7 +280,7 @@ def token_nll(scores_BTV: Tensor, target_BT: Tensor, mask_BT: Tensor, chunk: int
     counted_P = mask_BT.reshape(-1).nonzero().squeeze(1)
     chosen_P = targets_P[counted_P]
     if chosen_P.numel() and not 0 <= int(chosen_P.min()) <= int(chosen_P.max()) < vocabulary:
-        raise ValueError(f"a counted target lies outside the {vocabulary} scores of the vocabulary")
+        raise ValueError(f"a counted target is outside the {vocabulary} scores of the vocabulary")
     nll_P = torch.zeros(targets_P.shape, dtype=torch.float64, device=rows_PV.device)
     for index in counted_P.split(max(1, chunk // vocabulary)):
         scores_PV = rows_PV[index].double()

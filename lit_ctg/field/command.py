@@ -107,7 +107,7 @@ def _hold(cfg: DictConfig, held: Mapping[str, Any]) -> None:
     if cfg.model is None and held != {**asdict(PLAIN), "chat": False, "system": None}:
         raise UserError(f"{', '.join(held)} are for model=<name>: leave them out or give one")
     if held["system"] is not None and not held["chat"]:
-        raise UserError("system= goes with chat=true")
+        raise UserError("system= needs chat=true")
     with open_dict(cfg):
         if loading != asdict(PLAIN):
             cfg.loading = loading

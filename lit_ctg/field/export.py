@@ -28,8 +28,8 @@ from lit_ctg.terminal import Console
 def export(cfg: DictConfig, out: str, console: Console) -> list[Path]:
     """Learn as ``lit-ctg field run`` does (or read what it learned) and write the method's controls as bundles.
 
-    A control that steers to every class by a setting goes to ``out/<control>``; where each class has its own, to
-    ``out/<class>/<control>``. The finished record of the same settings and texts goes along if there is one.
+    A control that steers to every class by a setting is written to ``out/<control>``; where each class has its own, to
+    ``out/<class>/<control>``. The finished record of the same settings and texts is copied if there is one.
 
     Args:
         cfg: composed by ``command.compose``.
@@ -65,7 +65,7 @@ def export(cfg: DictConfig, out: str, console: Console) -> list[Path]:
         )
     weakest, strongest = method.strengths[0], method.strengths[-1]
     if weakest != strongest:
-        console.print(f"strength {weakest:g} here; the sweep goes to {strongest:g}", markup=False)
+        console.print(f"strength {weakest:g} here; the sweep ends at {strongest:g}", markup=False)
     return list(folders.values())
 
 

@@ -183,7 +183,7 @@ def task_page(
 def judge_seed_lines(
     task: str, records: Sequence[RunRecord], ranked: Ranking, judged: Sequence[Mapping[str, Any]]
 ) -> list[str]:
-    """Return how the ranking stands under judges of other seeds, a line each, with Kendall's tau-b of the areas."""
+    """Return how the ranking changes under judges of other seeds, a line each, with Kendall's tau-b of the areas."""
     own = {each.method: each.area for each in ranked.standings}
     lines = []
     for each in judged:
@@ -489,7 +489,7 @@ def curve_picture(task: str, ranked: Ranking, found: dict[str, Sweep]) -> Sheet:
     lines = []
     for place, method in enumerate([*best, BARE]):
         costs, successes = curve(found[method])
-        # in the order of the strengths: the way that the method goes
+        # sorted by strength
         points = list(zip(map(float, map(math.exp, costs)), map(float, successes), strict=True))
         lines.append(Line(f"series{place}", points, name=method))
     drawn = line_chart(f"{task}: strength sweeps", lines, x="perplexity, independent model", y="success", limits=(0, 1))

@@ -25,7 +25,7 @@ class {title}(Method):
         """Learn from the training split: ``bench.task.examples("train", label)``, ``bench.tuned(label)``, ..."""
 
     def arm(self, bench: Bench, target: str) -> Arm:
-        # a control of lit_ctg.control goes into the list, its settings at a strength into the function
+        # a control of lit_ctg.control belongs in the list, its settings at a strength into the function
         return Arm(bench.model, [], lambda strength: {{}})
 
     def parameters(self) -> int:

@@ -160,10 +160,10 @@ class HuggingFaceBackbone(nn.Module):
 
 def weights_digest(model: nn.Module) -> str:
     """Return SHA-256 of a model's weights, by name."""
-    told = hashlib.sha256()
+    digest = hashlib.sha256()
     for name, value in sorted(model.state_dict().items()):
-        told.update(name.encode() + value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    return told.hexdigest()
+        digest.update(name.encode() + value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
 
 
 def load_model(path: str, *, where: str, revision: str | None = None, loading: Loading = PLAIN) -> Any:
@@ -190,7 +190,7 @@ def load_model(path: str, *, where: str, revision: str | None = None, loading: L
     try:
         with _quiet_loading():
             config = AutoConfig.from_pretrained(place, revision=revision, trust_remote_code=False)
-            model, told = AutoModelForCausalLM.from_pretrained(
+            model, loading = AutoModelForCausalLM.from_pretrained(
                 place, revision=revision, config=config, trust_remote_code=False, output_loading_info=True,
                 **_held(config, loading),
             )  # fmt: skip
@@ -200,7 +200,7 @@ def load_model(path: str, *, where: str, revision: str | None = None, loading: L
         reason = " ".join(str(error).split())[:160] or type(error).__name__
         kind = "is not a causal language model" if "AutoModelForCausalLM" in str(error) else "cannot be loaded"
         raise UserError(f"{where}={path} {kind}: {reason}") from error
-    if missing := sorted(told["missing_keys"]):
+    if missing := sorted(loading["missing_keys"]):
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise UserError(
             f"{where}={path} lacks weights of a {type(model).__name__} ({missing[0]}{more}), which would be drawn at "

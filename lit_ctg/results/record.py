@@ -506,7 +506,7 @@ def read_points(points: Any, name: str, where: str) -> list[list[float]]:
 def collect(records: list[RunRecord], root: Path, *, replace: bool = False) -> list[Path]:
     """Copy finished runs into ``root``, for the repository's tables; return the places of the new records.
 
-    A record goes into the archive ``<paper>/records/<family>_<regime>_<size>.tar.xz`` as
+    A record belongs to the archive ``<paper>/records/<family>_<regime>_<size>.tar.xz`` as
     ``<name>/<regime>-<size>-seed<seed>.json``, its generated samples beside it; of several runs with one such name, the
     last started. An existing record stays unless ``replace`` is set. An archive is replaced whole or not at all. Where
     the run wrote (``output_root``) changes no result and may reveal somebody's folders: the copy says "outputs".

@@ -220,7 +220,7 @@ def value_text(row: Row, cell: Cell) -> str:
 
 
 def interval_text(row: Row, cell: Cell) -> str:
-    """Return ``[low, high]`` or nothing; NO_SPREAD where all runs gave one number, which is no certainty."""
+    """Return ``[low, high]`` or nothing; NO_SPREAD where all runs gave one number, which is not certainty."""
     if cell.interval is None:
         return ""
     if math.isclose(*cell.interval, rel_tol=1e-9):

@@ -283,7 +283,7 @@ class _Measured:
         if row.interval == "none":
             self.counts = (self.mean, self.mean)
         elif row.interval == "range":
-            # one more run lies within the range of n others in (n - 1) / (n + 1) of cases, whatever their distribution
+            # one more run is within the range of n others in (n - 1) / (n + 1) of cases, whatever their distribution
             self.counts = self.interval = self._range()
         elif not finite:
             self.counts = (self.mean, self.mean) if len(self.values) >= MIN_SEEDS else None

@@ -150,8 +150,8 @@ class RecordPool:
             return Read({}, {}, f"not recorded: {metric}{at} ({experiment})")
         missing = sorted(set(self.runs[experiment, regime]) - set(values))
         note = f"seeds without {metric}{at}: {', '.join(map(str, missing))}" if missing else ""
-        told = next((runs[seed].metrics[metric] for seed in values if metric in runs[seed].metrics), {})
-        own = told.get("unit", ""), told.get("direction", "none"), experiment, metric, told.get("version")
+        measured = next((runs[seed].metrics[metric] for seed in values if metric in runs[seed].metrics), {})
+        own = measured.get("unit", ""), measured.get("direction", "none"), experiment, metric, measured.get("version")
         return Read(values, trials, None, note, folds, *own)
 
     def _fall(self, experiment: str, regime: str, metric: str) -> Read:
@@ -191,7 +191,7 @@ class RecordPool:
         if not records:
             return "no finished runs"
         seeds = sorted({record.seed for record in records})
-        told = ", ".join(map(str, seeds)) if len(seeds) <= 6 else f"{seeds[0]} to {seeds[-1]}"
+        numbers = ", ".join(map(str, seeds)) if len(seeds) <= 6 else f"{seeds[0]} to {seeds[-1]}"
         folders = {
             "made-up sample text" if source == "sample" else Path(str(root)).name if source == "local" else str(source)
             for record in records
@@ -200,7 +200,7 @@ class RecordPool:
         data = f", data: {', '.join(sorted(folders))}" if folders else ""
         runs = len(self.trained())
         counts = f", {len(records) - runs} counts of its text" if len(records) > runs else ""
-        return f"{runs} run{'s' * (runs != 1)}, size {self.size}, seed{'s' * (len(seeds) != 1)} {told}{data}{counts}"
+        return f"{runs} run{'s' * (runs != 1)}, size {self.size}, seed{'s' * (len(seeds) != 1)} {numbers}{data}{counts}"
 
     def _tell_diverged(self, key: Key) -> None:
         """Note the seeds that diverged beside finished ones: a mean over those that did not is a favourable choice."""

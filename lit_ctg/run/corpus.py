@@ -38,8 +38,8 @@ def given_weights(module: Any) -> dict[str, str]:
     found = [part for part in module.modules() if hasattr(part, "given_weights")]
     if not found:
         return {}
-    told = getattr(found[0], "origin", "")
-    return {"weights": found[0].given_weights, **({"backbone": told} if told else {})}
+    origin = getattr(found[0], "origin", "")
+    return {"weights": found[0].given_weights, **({"backbone": origin} if origin else {})}
 
 
 def difference(theirs: Mapping[str, str], ours: Mapping[str, str]) -> str:

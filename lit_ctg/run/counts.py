@@ -1,7 +1,7 @@
 """`lit-ctg data counts`: the perplexity of count-based models on a corpus, a scale for every language model.
 
 It also reports what an experiment's trials find in real text, where they need no model. It trains nothing and takes
-seconds. Its run record, named ``counts_<name>``, lies beside the experiment's own, so that tables can show it and
+seconds. Its run record, named ``counts_<name>``, is beside the experiment's own, so that tables can show it and
 checks can compare models with it (``results/spec.py``).
 """
 

@@ -52,8 +52,8 @@ def export(overrides: list[str], out: str, kind: str | None = None) -> Control:
     tokens = fingerprint(cast(Vocabulary, module.vocabulary).tokens) if control.of_ids else None
     console = Console(soft_wrap=True, highlight=False)
     write_bundle(control, folder, Origin(json.loads(record.read_text(encoding="utf-8")), tokens, versions()), console)
-    if told := note(control, controls, module):
-        console.print(told, markup=False)
+    if notes := note(control, controls, module):
+        console.print(notes, markup=False)
     return control
 
 
@@ -80,12 +80,12 @@ def with_adapters(controls: Sequence[Control], module: Any) -> list[Control]:
 
 def note(control: Control, controls: Sequence[Control], module: Any) -> str:
     """Return what to know about a control of a run, "" for nothing: its other controls, and the model it is for."""
-    told = [f"this run also has {each.kind} (kind={each.kind})" for each in controls if each is not control]
+    notes = [f"this run also has {each.kind} (kind={each.kind})" for each in controls if each is not control]
     backbone = getattr(module, "backbone", None)
     if isinstance(backbone, HuggingFaceBackbone) and not backbone.frozen and "hidden_size" in control.shape():
         beside = ", or backbone.path with the control lora" if adapters_of(backbone.model) else ""
-        told.append(f"its states are those of the model that was trained on: lit-ctg export-model{beside}")
-    return "; ".join(told)
+        notes.append(f"its states are those of the model that was trained on: lit-ctg export-model{beside}")
+    return "; ".join(notes)
 
 
 def _wanted(controls: Sequence[Control], kind: str | None) -> Control:

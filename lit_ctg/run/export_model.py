@@ -168,7 +168,7 @@ def generation(made: Portable, decoding: Mapping[str, Any]) -> dict[str, Any]:
 def card(model: Any, about: str, note: str, own: bool, record: Mapping[str, Any] | None) -> str:
     """Return the model card; its facts about the run come from the record."""
     trust = ", trust_remote_code=True" if own else ""
-    kind = "Its code lies beside the weights." if own else "A stock architecture: transformers alone loads it."
+    kind = "Its code is beside the weights." if own else "A stock architecture: transformers alone loads it."
     lines = ["---", "library_name: transformers", "pipeline_tag: text-generation", "tags: [lit_ctg]", "---", ""]
     lines += [f"# {type(model).__name__}", "", " ".join(filter(None, (kind, about, note))), "", "```python"]
     lines += ["from transformers import AutoModelForCausalLM, AutoTokenizer", ""]

@@ -62,7 +62,7 @@ def controls() -> dict[str, str]:
 
 
 def _kind(node: ast.ClassDef) -> str:
-    """Return what a class assigns to ``kind``, alone or among others; "" if it is no control that can be made."""
+    """Return what a class assigns to ``kind``, alone or among others; "" if it is not a control that can be made."""
     for statement in node.body:
         if isinstance(statement, ast.Assign):
             target, value = statement.targets[0], statement.value
@@ -113,7 +113,7 @@ def lines(what: str) -> list[str]:
     """Return one line for each option of a kind."""
     found = options(what)
     width = max(map(len, found), default=0)
-    return [f"{name:{width}}  {told}".rstrip() for name, told in found.items()]
+    return [f"{name:{width}}  {text}".rstrip() for name, text in found.items()]
 
 
 def sizes(key: str) -> Sequence[str]:
@@ -158,7 +158,7 @@ _lit_ctg() {
     local line="${COMP_LINE:0:COMP_POINT}"
     local words=($(COMP_TYPED="$line" lit-ctg complete))
     local current="${COMP_WORDS[COMP_CWORD]}"
-    # bash breaks words at "=": what stands before it is not part of the word it completes
+    # bash breaks words at "=": the text before it is not part of the word it completes
     if [[ "$line" == *=* && "${line##* }" == *=* ]]; then
         local prefix="${line##* }"; prefix="${prefix%%=*}="
         words=("${words[@]#$prefix}")

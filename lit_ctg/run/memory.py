@@ -143,7 +143,7 @@ def fit(
     start = [] if engine is None else added_ids(engine)[0]
     fitted = fitted_memory(found, network, held_out, context=context, start=start)
     fitted.origin = found.origin
-    told = saved(fitted, network, measured, context=context, start=start)
+    savings = saved(fitted, network, measured, context=context, start=start)
     folder, count = Path(out or memory).expanduser(), sum(map(len, held_out))
     fitted.save_pretrained(folder)
     settings = {"model": model, "memory": memory, **({"out": out} if out else {})}
@@ -153,41 +153,41 @@ def fit(
         "corpus": corpus.fingerprint(),
         "fitted_on": count,
         "chosen": fitted.mixture,
-        "metrics": {name: result.to_dict() for name, result in metrics(told).items()},
+        "metrics": {name: result.to_dict() for name, result in metrics(savings).items()},
         "memory": json.loads((folder / CONTROL).read_text(encoding="utf-8"))["sha256"],
         **environment(),
     }
     write_atomic(folder / FIT, json.dumps(record, ensure_ascii=False, indent=1) + "\n")
-    show(told, fitted, count, console)
+    show(savings, fitted, count, console)
     console.print(f"memory: {folder}; these numbers: {folder / FIT}")
     return fitted
 
 
-def metrics(told: Saved) -> dict[str, MetricResult]:
+def metrics(savings: Saved) -> dict[str, MetricResult]:
     """Return what a memory saves as numbers of a record: nats per token, intervals over texts."""
 
     def nats(value: float, interval: Interval | None = None, saved: bool = False) -> MetricResult:
-        return MetricResult(value, "nats", "higher" if saved else "lower", told.tokens, interval, 1)
+        return MetricResult(value, "nats", "higher" if saved else "lower", savings.tokens, interval, 1)
 
-    found = {"nats/model": nats(told.model), "nats/ngram": nats(told.ngram)}
-    for name, value in told.mixtures.items():
+    found = {"nats/model": nats(savings.model), "nats/ngram": nats(savings.ngram)}
+    for name, value in savings.mixtures.items():
         found[f"nats/{name}"] = nats(value)
-        found[f"saved/{name}/against_model"] = nats(*told.against_model[name], saved=True)
-        found[f"saved/{name}/against_ngram"] = nats(*told.against_ngram[name], saved=True)
+        found[f"saved/{name}/against_model"] = nats(*savings.against_model[name], saved=True)
+        found[f"saved/{name}/against_ngram"] = nats(*savings.against_ngram[name], saved=True)
     return found
 
 
-def show(told: Saved, memory: Memory, held_out: int, console: Console) -> None:
+def show(savings: Saved, memory: Memory, held_out: int, console: Console) -> None:
     """Print what a memory saves: nats per token, with 95% intervals over texts."""
     console.print(
-        f"weights fitted on {held_out:,} tokens (val), measured on {told.tokens:,} others (test), nats per token"
+        f"weights fitted on {held_out:,} tokens (val), measured on {savings.tokens:,} others (test), nats per token"
     )
     table = Table("", "nats", "saved against the model alone", "saved against the n-grams alone")
-    table.add_row("model alone", f"{told.model:.4f}", "", "")
-    table.add_row("n-grams alone", f"{told.ngram:.4f}", f"{told.model - told.ngram:+.4f}", "")
-    for name, nats in told.mixtures.items():
+    table.add_row("model alone", f"{savings.model:.4f}", "", "")
+    table.add_row("n-grams alone", f"{savings.ngram:.4f}", f"{savings.model - savings.ngram:+.4f}", "")
+    for name, nats in savings.mixtures.items():
         chosen = f"{name} (chosen)" if name == memory.mixture else name
-        gains = [_gain(*side[name]) for side in (told.against_model, told.against_ngram)]
+        gains = [_gain(*side[name]) for side in (savings.against_model, savings.against_ngram)]
         table.add_row(chosen, f"{nats:.4f}", *gains)
     console.print(table)
 

@@ -318,17 +318,19 @@ class Player:
         Raises:
             UserError: see ``play``.
         """
-        told: queue.Queue[Draft | Session | BaseException] = queue.Queue()
+        messages: queue.Queue[Draft | Session | BaseException] = queue.Queue()
 
         def work() -> None:
             try:
-                told.put(self.play(prompt, control, watch=lambda one, other: told.put(Draft(one, other)), **options))
+                messages.put(
+                    self.play(prompt, control, watch=lambda one, other: messages.put(Draft(one, other)), **options)
+                )
             except BaseException as error:
-                told.put(error)
+                messages.put(error)
 
         threading.Thread(target=work, daemon=True).start()
         while True:
-            item = told.get()
+            item = messages.get()
             if isinstance(item, BaseException):
                 raise item
             yield item

@@ -1,6 +1,6 @@
 """`lit-ctg play`: a local page on which sliders change a text (gradio; the extra ``play``).
 
-It listens on this machine only unless told otherwise, makes no network requests and runs no script of its own.
+It listens on this machine only by default, makes no network requests and runs no script.
 """
 
 from __future__ import annotations
@@ -267,7 +267,7 @@ def to_vary(settings: Sequence[ControlSetting], session: Session | None, now: st
 
 @functools.cache
 def _downloads() -> tempfile.TemporaryDirectory[str]:
-    """Return the folder of what the page offers for download; it goes when the process ends."""
+    """Return the folder of what the page offers for download; it is deleted when the process ends."""
     return tempfile.TemporaryDirectory(prefix="lit_ctg_play_")
 
 
@@ -298,10 +298,10 @@ def smoke_groups() -> list[Group]:
 
 def train_smoke(root: str, groups: Sequence[Group] | None = None) -> Iterator[str]:
     """Train the smoke runs one after the other, with a line before and after each; a run dies with this process."""
-    told: list[str] = []
+    lines: list[str] = []
     for group in smoke_groups() if groups is None else groups:
-        told.append(f"{group.paper}/{group.name}: training ...")
-        yield "\n".join(told)
+        lines.append(f"{group.paper}/{group.name}: training ...")
+        yield "\n".join(lines)
         with tempfile.TemporaryFile() as log:
             with words_from_file():
                 job = start_job([*group.command(), f"output_root={root}"], log)
@@ -309,8 +309,8 @@ def train_smoke(root: str, groups: Sequence[Group] | None = None) -> Iterator[st
                 code = job.wait()
             log.seek(0)
             last = (log.read().decode(errors="replace").strip() or "no word").splitlines()[-1]
-        told[-1] = f"{group.paper}/{group.name}: " + ("trained" if code == 0 else f"failed: {last}")
-        yield "\n".join(told)
+        lines[-1] = f"{group.paper}/{group.name}: " + ("trained" if code == 0 else f"failed: {last}")
+        yield "\n".join(lines)
 
 
 # --- the page -------------------------------------------------------------------------------------------------------
@@ -354,7 +354,7 @@ def build(root: Path, run: Path | None = None, player: Player | None = None) -> 
                 "`size=small` takes minutes and reads better."
             )
             train = gr.Button("Train the smoke models", elem_id="train")
-            told = gr.Textbox(label="training", lines=5, interactive=False, elem_id="told")
+            progress = gr.Textbox(label="training", lines=5, interactive=False, elem_id="training")
 
         def refreshed(now: str | None) -> Any:
             found = listed()
@@ -362,7 +362,7 @@ def build(root: Path, run: Path | None = None, player: Player | None = None) -> 
             return gr.Dropdown(choices=found, value=now if now in values else None)
 
         again.click(refreshed, chosen, chosen, api_visibility="private")
-        train.click(lambda: (yield from train_smoke(str(root))), None, told, api_visibility="private").then(
+        train.click(lambda: (yield from train_smoke(str(root))), None, progress, api_visibility="private").then(
             refreshed, chosen, chosen, api_visibility="private"
         )
 

@@ -142,7 +142,7 @@ def _faults(key: str, value: Any) -> Iterator[str]:
 
 @functools.cache
 def _word_faults(key: str, value: Any) -> tuple[str, ...]:
-    """Return why a value is no word: a sweep, the call of a resolver, or an option outside ``conf/``."""
+    """Return why a value is not a word: a sweep, the call of a resolver, or an option outside ``conf/``."""
     from lit_ctg.config import config_folder
 
     try:
@@ -295,7 +295,7 @@ def _chosen(paper: str) -> tuple[Path, list[str]]:
 
 
 def check_local(local: str | None) -> None:
-    """Refuse a ``local=`` that is no folder; the default need not be there, and then such runs are named.
+    """Refuse a ``local=`` that is not a folder; the default need not be there, and then such runs are named.
 
     Raises:
         UserError: as said.

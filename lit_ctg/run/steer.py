@@ -84,7 +84,7 @@ def _conflicts(request: Request, beams_draw: bool) -> Iterator[str]:
     if request.prompts is not None and request.prompt is not None:
         yield "prompt= is for one prompt, prompts= for a file of them: leave one out"
     if request.system is not None and not request.chat and request.prompts is None:
-        yield "system= goes with chat=true"
+        yield "system= needs chat=true"
 
 
 def _copies(options: Mapping[str, Any]) -> int:

@@ -200,7 +200,7 @@ class Watcher:
     """Prints a line for every new job in the journal, while the sweep runs and once more at its end."""
 
     def __init__(self, journal: Path, jobs: int) -> None:
-        self.journal, self.jobs, self.told, self.began = journal, jobs, 0, time.monotonic()
+        self.journal, self.jobs, self.shown, self.began = journal, jobs, 0, time.monotonic()
         self.ended = threading.Event()
         self.thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -219,12 +219,12 @@ class Watcher:
 
     def _tell(self) -> None:
         entries = _entries(self.journal)
-        for count in range(self.told + 1, len(entries) + 1):
+        for count in range(self.shown + 1, len(entries) + 1):
             last = entries[count - 1]
             line = progress_line(entries[:count], self.jobs, time.monotonic() - self.began)
             text = f"{line}: {last['error']}" if last["error"] else line
             print(printable(text), file=sys.stderr if last["error"] else sys.stdout, flush=True)
-        self.told = len(entries)
+        self.shown = len(entries)
 
 
 def progress_line(entries: Sequence[Mapping[str, Any]], jobs: int, elapsed: float) -> str:
@@ -271,10 +271,10 @@ def _summary(journal: Path, jobs: int, seconds: float) -> int:
     entries = _entries(journal)
     console = Console(soft_wrap=True, highlight=False)
     counts = {status: [entry for entry in entries if entry["status"] == status] for status in STATUSES}
-    told = ", ".join(
+    counts = ", ".join(
         f"{len(found)} {status.lower()}" for status, found in counts.items() if found or status not in SELDOM
     )
-    console.print(f"sweep of {len(entries)} jobs in {duration(seconds)}: {told}")
+    console.print(f"sweep of {len(entries)} jobs in {duration(seconds)}: {counts}")
     for entry in [*counts["DIVERGED"], *counts["FAILED"]]:
         console.print(f"  {entry['status']} {entry['job']}: {entry['error']}", markup=False)
     for entry in counts["BUSY"]:

@@ -66,9 +66,9 @@ class Carried(ControlMethod):
     """A control that ``lit-ctg export`` (or ``save_pretrained``) wrote: any kind in docs/controls.md.
 
     Args:
-        bundle: its folder or hub name; ``TARGET`` in it stands for the class.
+        bundle: its folder or hub name; ``TARGET`` in it is replaced by the class.
         swept: settings that are multiplied by the strength, setting -> value at strength 1.
-        fixed: further settings; ``TARGET`` in a name stands for the class.
+        fixed: further settings; ``TARGET`` in a name is replaced by the class.
     """
 
     def __init__(

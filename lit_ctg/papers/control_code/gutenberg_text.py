@@ -27,7 +27,7 @@ def strip_tag(text: str) -> str:
 def book_text(text: str) -> str:
     """Return the book; a file without markers is returned whole, except for a tag line.
 
-    The book lies between the last start marker of the first tenth (older files have two) and the first end marker.
+    The book is between the last start marker of the first tenth (older files have two) and the first end marker.
     """
     text = strip_tag(text.replace("\r\n", "\n").lstrip("\ufeff"))
     begin = 0

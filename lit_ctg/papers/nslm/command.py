@@ -25,7 +25,7 @@ class Classes(Command):
     examples = ("data classes classes=years.yaml model=smollm2 data.root=texts out=years",)
     classes: str = option("a YAML file of classes")
     model: str = option("the Hugging Face model: a name of lit-ctg model list, a folder or a hub name")
-    out: str = option("where the control goes")
+    out: str = option("folder of the control to write")
     tokens: Annotated[int, Ge(2)] = option("read at most this many tokens of the validation and the test split", 20000)
 
     def execute(self) -> None:

@@ -242,7 +242,7 @@ class ClauseCorpusDataModule(SentenceDataModule):
 
         Names as those of the model's metrics: ``reference/val/<unigram|bigram|generator>_perplexity``,
         ``..._seen_only`` and ``..._after_held_out``. The generator's is the floor of these sentences; it knows the
-        held-out words, so its seen-only value lies above the floor of a model that never expects them.
+        held-out words, so its seen-only value is above the floor of a model that never expects them.
         """
         size = len(self.vocabulary)
         train_N = np.concatenate([row[:length] for row, length in zip(*self.corpus("train"), strict=True)])
