@@ -190,7 +190,7 @@ def load_model(path: str, *, where: str, revision: str | None = None, loading: L
     try:
         with _quiet_loading():
             config = AutoConfig.from_pretrained(place, revision=revision, trust_remote_code=False)
-            model, loading = AutoModelForCausalLM.from_pretrained(
+            model, report = AutoModelForCausalLM.from_pretrained(
                 place, revision=revision, config=config, trust_remote_code=False, output_loading_info=True,
                 **_held(config, loading),
             )  # fmt: skip
@@ -200,7 +200,7 @@ def load_model(path: str, *, where: str, revision: str | None = None, loading: L
         reason = " ".join(str(error).split())[:160] or type(error).__name__
         kind = "is not a causal language model" if "AutoModelForCausalLM" in str(error) else "cannot be loaded"
         raise UserError(f"{where}={path} {kind}: {reason}") from error
-    if missing := sorted(loading["missing_keys"]):
+    if missing := sorted(report["missing_keys"]):
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise UserError(
             f"{where}={path} lacks weights of a {type(model).__name__} ({missing[0]}{more}), which would be drawn at "

@@ -271,10 +271,10 @@ def _summary(journal: Path, jobs: int, seconds: float) -> int:
     entries = _entries(journal)
     console = Console(soft_wrap=True, highlight=False)
     counts = {status: [entry for entry in entries if entry["status"] == status] for status in STATUSES}
-    counts = ", ".join(
+    summary = ", ".join(
         f"{len(found)} {status.lower()}" for status, found in counts.items() if found or status not in SELDOM
     )
-    console.print(f"sweep of {len(entries)} jobs in {duration(seconds)}: {counts}")
+    console.print(f"sweep of {len(entries)} jobs in {duration(seconds)}: {summary}")
     for entry in [*counts["DIVERGED"], *counts["FAILED"]]:
         console.print(f"  {entry['status']} {entry['job']}: {entry['error']}", markup=False)
     for entry in counts["BUSY"]:
