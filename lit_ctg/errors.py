@@ -20,26 +20,19 @@ class UserError(Exception):
     """Bad input (config, file, prompt, checkpoint). The command line prints it as one line and exits with code 2."""
 
 
-def refuse_first(cases: Iterable[tuple[object, str]], where: str = "") -> None:
-    """Refuse the first case that holds.
+def refuse(cases: Mapping[str, object], where: str = "") -> None:
+    """Refuse the first case whose condition holds.
 
     Args:
-        cases: (whether it holds, what is wrong and what to give).
+        cases: what is wrong and what to give -> whether it holds.
         where: the beginning of the message.
 
     Raises:
         UserError: a case holds.
     """
-    for wrong, why in cases:
-        if wrong:
-            raise UserError(f"{where}{why}")
-
-
-def refuse(cases: Mapping[str, object]) -> None:
-    """Raise ``UserError`` with the first text whose condition holds."""
     for text, holds in cases.items():
         if holds:
-            raise UserError(text)
+            raise UserError(where + text)
 
 
 def check_known(what: str, name: object, options: Iterable[str], remedy: str = "") -> None:

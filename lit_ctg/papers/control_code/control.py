@@ -26,7 +26,7 @@ from lit_ctg.control.base import (
     shares,
 )
 from lit_ctg.core.generation import ControlSetting
-from lit_ctg.errors import UserError, refuse_first
+from lit_ctg.errors import UserError, refuse
 from lit_ctg.network.layers import linear_sizes, mixture_size
 from lit_ctg.papers.control_code.model import CodeGRUBackbone, CodeLinear, ControlCodeModule
 
@@ -230,15 +230,14 @@ def of_run(module: Any, datamodule: Any, decoding: Any) -> Control:
         return adapted
     code = module.code if isinstance(module, ControlCodeModule) else None
     layers = {path: layer for path, layer in module.named_modules() if isinstance(layer, CodeLinear) and layer.code_dim}
-    cases = (
-        (code is None, "this run has no codes: export one with injection=neuron or prompt"),
-        (not layers or isinstance(module.backbone, CodeGRUBackbone), "the codes of this run are part of its network (a "
-            "token in front, or inputs of cells): lit-ctg export-model exports it with them; a control can be made of "
-            "a run of control_code/transformer with injection=neuron, or of control_code/pretrained"),
-        (code is not None and module.places.attention, "model.injection_attention=true: these codes also enter the "
-            "attention, where a control cannot put them: lit-ctg export-model exports the model with them"),
-    )  # fmt: skip
-    refuse_first(cases)
+    refuse({
+        "this run has no codes: export one with injection=neuron or prompt": code is None,
+        "the codes of this run are part of its network (a token in front, or inputs of cells): lit-ctg export-model "
+        "exports it with them; a control can be made of a run of control_code/transformer with injection=neuron, or of "
+        "control_code/pretrained": not layers or isinstance(module.backbone, CodeGRUBackbone),
+        "model.injection_attention=true: these codes also enter the attention, where a control cannot put them: "
+        "lit-ctg export-model exports the model with them": code is not None and module.places.attention,
+    })  # fmt: skip
     assert code is not None
     weights = {path: layer.weight[:, layer.in_features - layer.code_dim :].detach() for path, layer in layers.items()}
     return NeuronCodes(module.sources, code.weight.detach() * module.code_scale, weights)

@@ -23,7 +23,7 @@ from torch.optim.lr_scheduler import ExponentialLR
 
 from lit_ctg.core.model import Batch, LitLanguageModel, LMOutput, adamw_warmup_cosine, datamodule_of
 from lit_ctg.data.tokenizer import Tokenizer
-from lit_ctg.errors import UserError, refuse_first
+from lit_ctg.errors import UserError, refuse
 from lit_ctg.limits import Choice, Count, Dropout, NonNegative, Whole, check_value, checked
 from lit_ctg.network.backbone import ModuleListOf, check_backbone
 from lit_ctg.network.dropout import dropout, dropout_add, relu_dropout
@@ -89,15 +89,14 @@ class Injection:
         named = places if chosen is None else list(chosen)
         unknown = [place for place in named if place not in places] or ([] if named else ["nowhere"])
         numbers = tuple(place for place in named if isinstance(place, int))
-        cases = (
-            (chosen is not None and name != "neuron", f"layers={named} is for model.injection=neuron, not {name}"),
-            (attention and (name != "neuron" or recurrent), "attention=true is for model.injection=neuron in a "
-                                                            "Transformer; set it to false"),
-            (unknown, f"layers={named}: no place '{''.join(map(str, unknown[:1]))}'; use some of 1 to {layers} and "
-                      f"{OUTPUT}"),
-            (attention and not numbers, f"attention=true, but model.injection_layers={named} has no layer; add some"),
-        )  # fmt: skip
-        refuse_first(cases, "model.injection_")
+        refuse({
+            f"layers={named} is for model.injection=neuron, not {name}": chosen is not None and name != "neuron",
+            "attention=true is for model.injection=neuron in a Transformer; set it to false":
+                attention and (name != "neuron" or recurrent),
+            f"layers={named}: no place '{''.join(map(str, unknown[:1]))}'; use some of 1 to {layers} and "
+            f"{OUTPUT}": unknown,
+            f"attention=true, but model.injection_layers={named} has no layer; add some": attention and not numbers,
+        }, "model.injection_")  # fmt: skip
         if name == "none":
             return cls(False, (), False, 0)
         if name == "prompt":
@@ -459,15 +458,14 @@ class SourceModel(LitLanguageModel):
             UserError: fewer than two, not as many as codes, or different from those of training.
         """
         known, given = ", ".join(self.sources), ", ".join(sources)
-        cases = (
-            (len(sources) < 2, f"the corpus has one source ({given}), from which no code can be told apart: give two "
-                               "or more (data=folder: one file or subfolder per label)"),
-            (len(sources) != self.codes, f"model.codes={self.codes} but the corpus has {len(sources)} sources "
-                                         f"({given}): set model.codes={len(sources)}"),
-            (self.sources and tuple(sources) != self.sources, f"the model was trained on {known}, the corpus has "
-                                                              f"{given}: choose the corpus of its training"),
-        )  # fmt: skip
-        refuse_first(cases)
+        refuse({
+            f"the corpus has one source ({given}), but codes distinguish sources: give two or more (data=folder: one "
+            "file or subfolder per label)": len(sources) < 2,
+            f"model.codes={self.codes} but the corpus has {len(sources)} sources ({given}): set model.codes="
+            f"{len(sources)}": len(sources) != self.codes,
+            f"the model was trained on {known}, the corpus has {given}: choose the corpus of its training":
+                self.sources and tuple(sources) != self.sources,
+        })  # fmt: skip
         self.sources = tuple(sources)
 
     def get_extra_state(self) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from lit_ctg.callback.progress import steps
 from lit_ctg.core.model import datamodule_of
 from lit_ctg.core.result import MetricResult
 from lit_ctg.data.tokenizer import ids_behind
-from lit_ctg.errors import UserError, refuse_first
+from lit_ctg.errors import UserError, refuse
 from lit_ctg.figure import Bar, BarGroup, Chart, Sheet, bar_chart
 from lit_ctg.files import write_atomic
 from lit_ctg.limits import Checked, Count, Fields, Fraction, Whole
@@ -146,12 +146,11 @@ class TopicTrial(Checked, Callback):
     ) -> None:
         super().__init__()
         self.spans = [(int(first), int(last)) for first, last in spans]
-        cases = (
-            (arms.get(GATED) != {}, f"arms needs '{GATED}' without control: the model as it was trained"),
-            (samples % prompts, f"samples={samples} cannot be shared by {prompts} prompts evenly"),
-            (any(first > last for first, last in self.spans), f"spans={self.spans}: give first and last token"),
-        )
-        refuse_first(cases, "callback.topic_trial.")
+        refuse({
+            f"arms needs '{GATED}' without control: the model as it was trained": arms.get(GATED) != {},
+            f"samples={samples} cannot be shared by {prompts} prompts evenly": samples % prompts,
+            f"spans={self.spans}: give first and last token": any(first > last for first, last in self.spans),
+        }, "callback.topic_trial.")  # fmt: skip
         self.domains = [load_domain(name) for name in domains]
         for domain in self.domains:
             if len(domain.prompts) < prompts:

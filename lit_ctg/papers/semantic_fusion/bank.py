@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from lit_ctg.core.generation import ControlSetting
 from lit_ctg.data.tokenizer import ids_behind
-from lit_ctg.errors import UserError, refuse_first
+from lit_ctg.errors import UserError, refuse
 from lit_ctg.limits import Checked, Choice, Positive, checked
 from lit_ctg.papers.semantic_fusion.lexicon import Lexicon, WordFinder, table_of
 from lit_ctg.papers.semantic_fusion.model import at_next, membership
@@ -216,13 +216,12 @@ class FeatureBank(nn.Module):
             if name not in foreign and one.group is not None:
                 self.groups[one.group] = (*self.groups.get(one.group, ()), *one.columns(name))
         asked = [column for members in self.groups.values() for column in members]
-        cases = (
-            (not given, " is empty: give at least one feature"),
-            (foreign, f".{''.join(foreign[:1])}: give a subclass of Feature"),
-            (len(set(columns)) < len(columns), f": two features have a column of the same name ({', '.join(columns)})"),
-            ("strength" in asked, ".strength: the control has a setting of this name; rename the feature"),
-        )
-        refuse_first(cases, "model.bank.features")
+        refuse({
+            " is empty: give at least one feature": not given,
+            f".{''.join(foreign[:1])}: give a subclass of Feature": foreign,
+            f": two features have a column of the same name ({', '.join(columns)})": len(set(columns)) < len(columns),
+            ".strength: the control has a setting of this name; rename the feature": "strength" in asked,
+        }, "model.bank.features")  # fmt: skip
         self.lexicon, self.features, self.names = lexicon, given, tuple(columns)
         self.register_buffer("centres_3", torch.tensor([float(c) for c in centres]), persistent=False)
         self.register_buffer("temperature", torch.tensor(float(temperature)), persistent=False)

@@ -11,7 +11,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from lit_ctg.errors import UserError, refuse_first
+from lit_ctg.errors import UserError, refuse
 from lit_ctg.network.portable import Portable, PortableConfig, PortableLM, check_causal, stock_of
 from lit_ctg.network.transformer import SinusoidalPosition, TransformerBackbone
 from lit_ctg.papers.semantic_fusion.adapter import TextFusionModule
@@ -95,7 +95,7 @@ def portable(module: Any, datamodule: Any) -> Portable:
     if isinstance(module, TextFusionModule):
         return _text_model(module)
     other = f"a {type(module).__name__} is not a model of semantic fusion: it is not exported"
-    refuse_first([(not isinstance(module, SemanticFusionModule), other)])
+    refuse({other: not isinstance(module, SemanticFusionModule)})
     check_causal(module)
     if module.fusion and not module.annotator.prefix_only:
         raise UserError("features of the whole sentence (model.prefix_only_features=false) see later tokens: "

@@ -19,7 +19,7 @@ from torch import Tensor
 from lit_ctg.callback.progress import steps
 from lit_ctg.core.model import datamodule_of
 from lit_ctg.core.result import MetricResult
-from lit_ctg.errors import UserError, refuse_first
+from lit_ctg.errors import UserError, refuse
 from lit_ctg.limits import Checked, Choice, Count, Fields, Whole, check_value
 from lit_ctg.metric.control_success import ControlSuccess, against_base
 from lit_ctg.metric.perplexity import Perplexity
@@ -114,11 +114,10 @@ class ControlTrial(Checked, Callback):
         super().__init__()
         off = OFF in paths and not any(paths[OFF].values())
         without = [name for name in confusion if not settings.get(name, {}).get("adjective")]
-        cases = (
-            (not off, f"paths needs '{OFF}' with every path off: it gives the base rates"),
-            (without, f"confusion: setting '{''.join(without[:1])}' asks for no adjective"),
-        )
-        refuse_first(cases, "callback.control_trial.")
+        refuse({
+            f"paths needs '{OFF}' with every path off: it gives the base rates": not off,
+            f"confusion: setting '{''.join(without[:1])}' asks for no adjective": without,
+        }, "callback.control_trial.")  # fmt: skip
         self.n, self.settings, self.confusion = n, dict(settings), tuple(confusion)
         # the base rates come first: the gains of all other paths are relative to them
         self.paths = {OFF: paths[OFF], **paths}
