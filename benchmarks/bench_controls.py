@@ -1,9 +1,11 @@
 """What a control costs: a decode step under each control, and under several, divided by the bare model's.
 
     python benchmarks/bench_controls.py [--size gpt2] [--rows 8] [--tokens 16] [--device cuda] [--quick]
+    python benchmarks/bench_controls.py --model smollm2 [--rows 8]
 
-A random GPT-2 writes from prompts of different lengths by Hugging Face's ``generate``, greedily. Exit code 1 where the
-controls of all papers together take more than ``LIMIT`` times the bare decode (on size gpt2).
+A random GPT-2, or a model of ``lit-ctg model list``, writes from prompts of different lengths by Hugging Face's
+``generate``, greedily. Exit code 1 where the controls of all papers together take more than ``LIMIT`` times the bare
+decode (on size gpt2).
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 from turns import Row, best, parser, read, report
 
 from lit_ctg.control import Control, Steered
@@ -23,6 +25,9 @@ from lit_ctg.control.lora import LoRA
 from lit_ctg.control.memory import Memory
 from lit_ctg.data.sample_text import sample_documents
 from lit_ctg.decoding.ngram import NgramModel
+from lit_ctg.network.huggingface import load_model
+from lit_ctg.network.layers import attention_layers, linear_sizes
+from lit_ctg.network.pretrained import Loading, resolve
 from lit_ctg.papers.control_code.adapter import code_layers
 from lit_ctg.papers.control_code.control import NeuronCodes
 from lit_ctg.papers.graphmax.control import Graphmax
@@ -90,8 +95,10 @@ def controls(model: Any, tokenizer: Any, given: list[str]) -> list[Control]:
     }
     bank = FeatureBank(lexicon=lexicon, features=features, centres=[0.2, 0.6, 1.0], temperature=0.35)
     layers = {path: torch.randn(outputs, 2) for path, outputs in code_layers(model, None, True).items()}
-    attention = [path for path, _ in model.named_modules() if path.endswith(".c_attn")]
-    adapters = {path: (torch.randn(8, width) / 100, torch.randn(3 * width, 8) / 100) for path in attention}
+    adapters = {}
+    for path in attention_layers(model):
+        inputs, outputs = linear_sizes(model.get_submodule(path)) or (0, 0)
+        adapters[path] = torch.randn(8, inputs) / 100, torch.randn(outputs, 8) / 100
     graph = CooccurrenceGraph.from_token_ids(ids, size)
     return [
         IdeaGate(IdeaHead(width, size), form=GateForm(clamp="after_scaling", epsilon=1e-8), alpha=0.5, beta=-2.0),
@@ -109,15 +116,23 @@ def main(words: Sequence[str] | None = None) -> int:
     """Print the ratios; return the exit code."""
     made = parser(__doc__)
     made.add_argument("--size", choices=list(SIZES), default="gpt2")
+    made.add_argument("--model", help="a model of lit-ctg model list in place of the random one")
     made.add_argument("--rows", type=int, default=8)
     made.add_argument("--tokens", type=int, default=8)
     options = read(made, words)
-    size = "quick" if options.quick else options.size
-    width, layers, heads, tokens = SIZES[size]
     given = texts()[:40] if options.quick else texts()
-    tokenizer = byte_tokenizer(given)
-    config = GPT2Config(vocab_size=tokens, n_embd=width, n_layer=layers, n_head=heads, bos_token_id=0, eos_token_id=0)
-    model = GPT2LMHeadModel(config).eval().to(options.device)
+    if options.model:
+        size, model = options.model, load_model(options.model, where="--model", loading=Loading(options.device)).eval()
+        tokenizer = AutoTokenizer.from_pretrained(resolve(options.model, "--model"))
+        tokens, width = model.get_output_embeddings().weight.shape
+    else:
+        size = "quick" if options.quick else options.size
+        width, layers, heads, tokens = SIZES[size]
+        tokenizer = byte_tokenizer(given)
+        config = GPT2Config(
+            vocab_size=tokens, n_embd=width, n_layer=layers, n_head=heads, bos_token_id=0, eos_token_id=0
+        )
+        model = GPT2LMHeadModel(config).eval().to(options.device)
     model.generation_config.eos_token_id = None  # every text has all its tokens
     every = controls(model, tokenizer, given)
     prompts = [" ".join(text.split()[: 8 + 2 * (row % 8)]) for row, text in enumerate(given[: options.rows])]
