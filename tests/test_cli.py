@@ -80,8 +80,8 @@ def test_bad_input_is_one_line_and_code_2(run_cli, tmp_path: Path, words: list[s
     ("words", "expected"),
     [
         (["control.pos_hihg=0.9"], "did you mean 'pos_high'"),
-        (["control.pos_high=1.5"], "from 0 to 1"),
-        (["control.pos_high=loud"], "not a number"),
+        (["control.pos_high=1.5"], "control.pos_high=1.5"),
+        (["control.pos_high=loud"], "control.pos_high='loud'"),
         (["prompt=Carol model,"], "model"),
         (["prompt=Zelda starts"], "Zelda"),
         (["path=[hrad]"], "did you mean 'hard'"),

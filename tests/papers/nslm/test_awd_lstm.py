@@ -462,5 +462,5 @@ def test_evaluation_text_has_its_own_streams_and_is_not_cut_anew() -> None:
         rows[streams] = [len(datamodule.batches(split)[0, 0]["reset_B"]) for split in ("train", "val", "test")]
     assert rows == {"null": [4, 4, 4], 3: [4, 3, 3]}
     for wrong in (["data.evaluation_streams=0"], ["data.evaluation_streams=3", "data.batching=chunks"]):
-        with pytest.raises(UserError, match=r"evaluation_streams=\d: "):
+        with pytest.raises(UserError, match="evaluation_streams"):
             build_datamodule(compose([*words, "data.vary_length=false", *wrong]))
