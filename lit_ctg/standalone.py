@@ -153,7 +153,9 @@ def _left_out(owner: Any, part: ast.stmt, without: Collection[str]) -> bool:
 
 
 def _is_check(node: ast.AST) -> bool:
-    """Return whether a statement only checks a value against an annotation."""
+    """Return whether a statement only checks values against annotations, a loop or a condition over such checks too."""
+    if isinstance(node, ast.For | ast.If):
+        return not node.orelse and all(map(_is_check, node.body))
     call = node.value if isinstance(node, ast.Expr) else None
     return isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "check_value"
 
