@@ -163,14 +163,14 @@ def _runs(options: GpuHour, end: float) -> None:
         return
     here, workers = lab.Lab(WORK), options.workers or (1 if options.rehearse else 4)
     given = {"paper": options.paper, "size": "smoke" if options.rehearse else "paper", "workers": workers, "nice": 0}
-    lab.start(here, given if options.local is None else {**given, "local": options.local})
+    lab.start(WORK, local=options.local, **given)
     try:
         while time.monotonic() < end and here.alive():
             time.sleep(POLL)
         for line in here.status():
             print(line)
     finally:
-        lab.stop(here)
+        lab.stop(WORK)
 
 
 def _left() -> int | None:

@@ -565,16 +565,16 @@ def _convert(gguf: Path, folder: Path, named: str, shown: Console, seconds: int 
     shown.print(f"{named}: converting{estimate}")
     # libraries draw a bar of their own; in a log each of its steps would be a line
     quiet = contextlib.redirect_stderr(io.StringIO()) if not sys.stderr.isatty() else contextlib.nullcontext()
-    place: dict[str, Any] = {"gguf_file": gguf.name, "trust_remote_code": False, "local_files_only": True}
+    place: dict[str, Any] = {"gguf_file": gguf.name, "local_files_only": True}
     try:
         with quiet, only_errors_of("transformers"):
             read = _metadata(gguf)
             model, loading = AutoModelForCausalLM.from_pretrained(
-                str(gguf.parent), dtype=torch.float32, output_loading_info=True, **place
+                str(gguf.parent), dtype=torch.float32, output_loading_info=True, trust_remote_code=False, **place
             )
             if loading["missing_keys"]:
                 raise ValueError(f"it lacks the weights {min(loading['missing_keys'])}")
-            tokenizer = AutoTokenizer.from_pretrained(str(gguf.parent), **place)
+            tokenizer = AutoTokenizer.from_pretrained(str(gguf.parent), trust_remote_code=False, **place)
     except Exception as error:  # those of gguf, transformers, tokenizers and numpy have no common class
         raise UserError(f"{named} cannot be read as a GGUF model: {one_line(error)[:200]}") from error
     del model.config.quantization_config

@@ -143,7 +143,7 @@ def test_a_sweep_prints_a_line_a_job_and_a_failing_one_has_its_own(run_cli):
     assert len(lines) == 2
     assert re.fullmatch(r"\[1/3\] done semantic_fusion/main corrected smoke seed 0 in \d+ s; .* left", lines[0])
     assert lines[1].startswith("[3/3] done") and "left" not in lines[1]
-    assert re.search(r"^\[2/3\] failed .*: seed=-1: pass a whole number from 0", err, re.MULTILINE)
+    assert re.search(r"^\[2/3\] failed .*seed=-1: pass a whole number from 0", err, re.MULTILINE)
     assert "sweep of 3 jobs" in out and "2 done" in out
 
 

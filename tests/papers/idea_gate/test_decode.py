@@ -212,7 +212,7 @@ def test_generation_uses_the_models_cache(vocabulary, settings, tmp_path):
 
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "papers" / "idea_gate.md").read_text(encoding="utf-8")
-SECTION = PAGE.partition("## On a pretrained model")[2]
+SECTION = PAGE.partition("On a pretrained model only the head")[2].partition("\n### ")[0]
 COMMANDS = [line for line in SECTION.splitlines() if line.startswith("lit-ctg ")]
 QUICK = ("size=smoke", "trainer.accelerator=cpu")
 
@@ -242,8 +242,13 @@ def padded(tmp_path_factory) -> Path:
 @pytest.mark.long
 def test_the_documented_commands_and_code_on_a_padded_model(padded, run_cli, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setenv("LIT_CTG_CACHE", str(tmp_path / "cache"))
-    assert len(COMMANDS) == 4 and "lora" in COMMANDS[2] and "baseline" in COMMANDS[3]
-    for line in COMMANDS:
+    first, lora = COMMANDS
+    assert "lora" in lora
+    others = [
+        first.replace("train", "generate", 1) + " prompt='The stock market is' control.alpha=1.0",
+        lora.replace("idea_gate/main", "idea_gate/baseline") + " ~backbone.feedforward_dim",
+    ]
+    for line in (*COMMANDS, *others):
         code, out, err = run_cli(*(word.replace("<model>", str(padded)) for word in shlex.split(line)[1:]), *QUICK)
         assert code == 0 and out.strip(), f"{line}: {err}"
     records = {path: json.loads(path.read_text(encoding="utf-8")) for path in tmp_path.rglob("run.json")}
