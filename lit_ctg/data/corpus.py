@@ -183,7 +183,7 @@ class CorpusDataModule(Checked, LightningDataModule, abc.ABC):
 
     def hub_documents(self, split: str) -> Iterator[Document]:
         """Yield the documents of a split from the fetched files."""
-        raise NotImplementedError(f"{type(self).__name__}: hub_pattern names files that nothing reads")
+        raise NotImplementedError(f"{type(self).__name__} has a hub_pattern: define hub_documents too")
 
     # the path from text to batches
 

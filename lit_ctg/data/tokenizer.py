@@ -296,8 +296,8 @@ class SpacyTokenizer(WordTokenizer):
         return words, np.diff(ends)
 
 
-# A text alone can have other tokens than behind a word, and a token alone another text: tokenizers of the Llama family
-# put a space before every text, and decoding drops the one that a text begins with.
+# Tokenizers of the Llama family put a space before every text, and decoding drops the space that a text begins with. So
+# the tokens of a text depend on whether a word precedes it, and so does the text of a token.
 
 
 def ids_behind(tokenizer: Tokenizer, before: str, texts: Sequence[str]) -> list[list[int]]:
