@@ -18,7 +18,7 @@ help:
 	@echo "make test-long  whole runs, several processes, every variant: what CI runs beside make test"
 	@echo "make test-real  tests on SmolLM2, which is fetched once (93 MB)"
 	@echo "make test-slow  the tests that take minutes each"
-	@echo "make oracle     what moving code must not change: records, cells and verdicts, configuration hashes, texts of smoke runs"
+	@echo "make oracle     what moving code must not change: cells and verdicts, records, configuration hashes, texts of smoke runs"
 	@echo "make size       the size of the project beside its limits; make prose: how long its sentences are"
 	@echo "make bench      the benchmarks: two ways in one run, as ratios"
 

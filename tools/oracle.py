@@ -1,9 +1,8 @@
 """What moving code must not change: `python tools/oracle.py [PART ...] [write]` compares it with ``tests/oracle``.
 
-- ``records``: digests of every committed record and its texts, and its configuration's hash, stored and computed again
 - ``cells``: digests of the numbers and verdicts in every row of the papers' tables
 - ``configs``: the hash of each experiment in both regimes and at all sizes, and of each group of runs in ``paper.yaml``
-- ``verify``: what `lit-ctg verify` recomputes
+- ``verify``: what `lit-ctg verify` recomputes of the committed records, and that they are unchanged
 - ``texts``: digests of the texts of a smoke run of each paper
 
 Without a part: all of them. The first training losses are held by ``tests/golden``. ``write`` sets the oracle anew: a
@@ -18,7 +17,7 @@ import itertools
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from difflib import unified_diff
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from rich.console import Console
 
 from lit_ctg.config import Regime, Size, compose, experiments, plain
 from lit_ctg.results.gather import AUTO, all_results
-from lit_ctg.results.record import REGIMES, config_hash, load_records, unpacked
+from lit_ctg.results.record import REGIMES, config_hash, load_records
 from lit_ctg.results.spec import load_manifest, papers
 from lit_ctg.results.table import Cell
 from lit_ctg.results.verify import folders_of
@@ -36,7 +35,6 @@ from lit_ctg.run.reproduce import load_groups
 
 ROOT = Path(__file__).resolve().parents[1]
 ORACLE, RECORDS = ROOT / "tests" / "oracle", ROOT / "experiments"
-TEXTS = ".samples.jsonl"
 # a short run of each paper that generates
 SMOKE = ("control_code/transformer", "graphmax/review", "idea_gate/main", "nslm/numbers", "semantic_fusion/main")
 
@@ -44,27 +42,6 @@ SMOKE = ("control_code/transformer", "graphmax/review", "idea_gate/main", "nslm/
 def digest(data: bytes | str) -> str:
     """Return the first 16 hexadecimal digits of the SHA-256."""
     return hashlib.sha256(data.encode() if isinstance(data, str) else data).hexdigest()[:16]
-
-
-def committed() -> Iterator[tuple[str, bytes]]:
-    """Yield every committed record and file of texts, under its place below ``experiments`` without its archive."""
-    for path in RECORDS.rglob("*.tar.xz"):
-        for name, content in unpacked(path).items():
-            yield f"{path.relative_to(RECORDS).parent.parent}/{name}", content
-
-
-def records() -> list[str]:
-    """Return a line a record: place, digests of record and texts, stored and recomputed hash of its configuration."""
-    files = dict(committed())
-    lines = []
-    for place in sorted(name for name in files if name.endswith(".json")):
-        data = files.pop(place)
-        record = json.loads(data)
-        texts = files.pop(place.removesuffix(".json") + TEXTS, None)
-        hashes = record["config_hash"][:8], config_hash(record["config"])[:8]
-        lines.append(" ".join((place, digest(data), digest(texts) if texts else "-", *hashes)))
-    assert not files, f"neither records nor texts of one: {sorted(files)[:3]}"
-    return lines
 
 
 def cells() -> list[str]:
@@ -145,7 +122,7 @@ def texts() -> list[str]:
     return lines
 
 
-PARTS: dict[str, Callable[[], list[str]]] = {each.__name__: each for each in (records, cells, configs, verify, texts)}
+PARTS: dict[str, Callable[[], list[str]]] = {each.__name__: each for each in (cells, configs, verify, texts)}
 
 
 def main(words: Sequence[str]) -> int:

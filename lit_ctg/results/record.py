@@ -44,6 +44,7 @@ SIZES = ("smoke", "small", "paper")
 STATUSES = ("DONE", "DIVERGED", "FAILED")
 DIRECTIONS = ("lower", "higher", "none")
 RECORDS = "records"  # a paper's folder of committed records, packed by family, regime and size
+DIGESTS = "digests.txt"  # beside the archives: what every record in them must be
 MOST_UNPACKED = 2**30  # bytes of an archive of records
 
 _REMEDY, _ARCHIVE = "pass another file, or run the job again", "an archive of run records"
@@ -508,8 +509,9 @@ def collect(records: list[RunRecord], root: Path, *, replace: bool = False) -> l
 
     A record belongs to the archive ``<paper>/records/<family>_<regime>_<size>.tar.xz`` as
     ``<name>/<regime>-<size>-seed<seed>.json``, its generated samples beside it; of several runs with one such name, the
-    last started. An existing record stays unless ``replace`` is set. An archive is replaced whole or not at all. Where
-    the run wrote (``output_root``) changes no result and may reveal somebody's folders: the copy says "outputs".
+    last started. An existing record stays unless ``replace`` is set. An archive is replaced whole or not at all, and
+    ``digests.txt`` beside it says what each new record is. Where the run wrote (``output_root``) changes no result and
+    may reveal somebody's folders: the copy says "outputs".
 
     Args:
         records: read from run directories.
@@ -539,8 +541,9 @@ def collect(records: list[RunRecord], root: Path, *, replace: bool = False) -> l
         for archive, own in archives.items():
             files = unpacked(archive) if archive.exists() else {}
             new = {}
+            digests = read_digests(archive.parent)
             for record in own:
-                stem = f"{record.name}/{record.regime}-{record.size}-seed{record.seed}"
+                stem = stem_of(record)
                 place = f"{stem}.json"
                 if place in files and not replace:
                     continue
@@ -549,7 +552,12 @@ def collect(records: list[RunRecord], root: Path, *, replace: bool = False) -> l
                 new[place] = _written(bare, archive / place).encode()
                 new[f"{stem}.samples.jsonl"] = sample_lines(record.samples, archive)
                 written.append(archive / place)
+                kept = _parse(new[place].decode(), archive / place, new[f"{stem}.samples.jsonl"].decode())
+                digests = {key: digest for key, digest in digests.items() if key[0] != stem}
+                digests[stem, record.started_at] = digest_of(kept)
             if new:
+                # before the archive: after an interruption the next `lit-ctg collect` writes both
+                write_digests(archive.parent, digests)
                 write_atomic(archive, packed({name: text for name, text in {**files, **new}.items() if text}))
     return written
 
@@ -603,9 +611,61 @@ def config_hash(config: Mapping[str, Any], without: Iterable[str] = HASH_IGNORED
     own = {"training_seed": config.get("training_seed"), "data.order_seed": order}
     # where they are null a run is that of a configuration from before they existed
     unset = {key for key, value in own.items() if value is None}
-    kept = without_modules(drop_keys(config, frozenset(without) | unset))
+    return _hash(without_modules(drop_keys(config, frozenset(without) | unset)))
+
+
+def _hash(kept: Any) -> str:
     text = json.dumps(named_floats(kept), sort_keys=True, separators=(",", ":"), allow_nan=False, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+# keys that earlier versions of ``config_hash`` counted, and whether they counted the modules of classes
+_EARLIER: tuple[tuple[set[str], bool], ...] = (
+    (set(), False),
+    ({"callback.run_record"}, False),
+    ({"callback.run_record"}, True),
+    ({"callback.run_record", "path"}, True),
+)
+
+
+def has_own_hash(record: RunRecord) -> bool:
+    """Say whether the stored hash is that of the stored configuration, as ``config_hash`` has it or once had it."""
+    if record.config_hash == config_hash(record.config):
+        return True
+    ignored = frozenset(HASH_IGNORED)
+    kept = ((drop_keys(record.config, ignored - counted), modules) for counted, modules in _EARLIER)
+    return record.config_hash in {_hash(config if modules else without_modules(config)) for config, modules in kept}
+
+
+def stem_of(record: RunRecord) -> str:
+    """Return a record's place in its archive, less the extension."""
+    return f"{record.name}/{record.regime}-{record.size}-seed{record.seed}"
+
+
+def digest_of(record: RunRecord) -> str:
+    """Return a digest of all that a record says, its texts included, except where the run wrote."""
+    said = {key: getattr(record, key) for key in (*FIELDS, "corpus", "samples")}
+    said["config"] = {**record.config, "output_root": "outputs"}
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def read_digests(folder: Path) -> dict[tuple[str, str], str]:
+    """Return the digests in a folder of records: (place in its archive, when it started) -> digest; maybe none.
+
+    Raises:
+        UserError: the file is damaged.
+    """
+    path = folder / DIGESTS
+    if not path.is_file():
+        return {}
+    with reading(path, "digests of records", "restore it with git"):
+        lines = [line.split(" ") for line in path.read_text(encoding="utf-8").splitlines()]
+        return {(stem, started): digest for stem, started, digest in lines}
+
+
+def write_digests(folder: Path, digests: Mapping[tuple[str, str], str]) -> None:
+    """Write the digests of a folder of records."""
+    write_atomic(folder / DIGESTS, "".join(f"{' '.join(key)} {digest}\n" for key, digest in sorted(digests.items())))
 
 
 def drop_keys(config: Mapping[str, Any], ignored: frozenset[str], prefix: str = "") -> dict[str, Any]:

@@ -3,8 +3,11 @@
 Two kinds of numbers need neither model nor corpus: those that follow from other numbers of the same record (a gain
 from two rates, a perplexity from those of its classes, an interval from a count), and those that are counted over
 generated texts. Records keep the first texts of every trial, not all of them: a count over some of the texts bounds
-the number over all. Each paper knows which numbers these are: ``lit_ctg/papers/<paper>/verify.py`` defines
-``recompute(record)``, and so does ``lit_ctg/field/verify.py`` for the level field, whose records keep every text.
+the number over all. What cannot be recomputed, such as a bootstrap interval, has a digest: ``records/digests.txt`` says
+what every committed record was when it was collected.
+
+Each paper knows which numbers can be recomputed: ``lit_ctg/papers/<paper>/verify.py`` defines ``recompute(record)``,
+and so does ``lit_ctg/field/verify.py`` for the level field, whose records keep every text.
 """
 
 from __future__ import annotations
@@ -17,9 +20,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lit_ctg.errors import UserError, one_line
-from lit_ctg.results.record import RECORDS, RunRecord, check_sources, load_records
+from lit_ctg.results.record import (
+    RECORDS,
+    RunRecord,
+    check_sources,
+    digest_of,
+    has_own_hash,
+    load_records,
+    read_digests,
+    stem_of,
+)
 from lit_ctg.results.spec import experiments_root, papers
-from lit_ctg.statistics import wilson_interval
+from lit_ctg.statistics import Interval, t_interval, wilson_interval
 from lit_ctg.terminal import Console
 
 # the original sums were made in another order
@@ -104,16 +116,23 @@ def wilson_of(record: RunRecord, name: str) -> Iterator[Recomputed]:
         return  # a rate of nothing
     # this finds a rate that is not a count of its trials: the nearest such rate differs
     yield exactly(name, round(value * n) / n, f"a count of {n}")
-    low, high = wilson_interval(round(value * n), n) or (math.nan, math.nan)
-    yield exactly(name, low, f"Wilson, n = {n}", "low")
-    yield exactly(name, high, f"Wilson, n = {n}", "high")
+    yield from ends(name, wilson_interval(round(value * n), n), f"Wilson, n = {n}")
+
+
+def ends(metric: str, interval: Interval | None, how: str) -> Iterator[Recomputed]:
+    """Expect an interval."""
+    for part, end in zip(("low", "high"), interval or (), strict=False):
+        yield exactly(metric, end, how, part)
 
 
 def fold_means(record: RunRecord) -> Iterator[Recomputed]:
-    """Recompute the mean of what was measured over folds, in any paper."""
+    """Recompute the mean of what was measured over folds, and its interval, in any paper."""
     for name, entry in record.metrics.items():
         if folds := entry.get("folds"):
-            yield exactly(name, math.fsum(folds) / len(folds), f"{len(folds)} folds")
+            how = f"{len(folds)} folds"
+            yield exactly(name, math.fsum(folds) / len(folds), how)
+            if all(map(math.isfinite, folds)):
+                yield from ends(name, t_interval(folds), how)
 
 
 @dataclass(frozen=True)
@@ -127,13 +146,32 @@ class Outcome:
     differences: tuple[str, ...]
 
 
-def verify(records: Iterable[RunRecord], recompute: Callable[[RunRecord], Iterator[Recomputed]] | None) -> Outcome:
-    """Compare every number that can be recomputed with its record."""
+# place in the archive and start of a run -> its digests: scored twice, it is in two folders
+Digests = Mapping[tuple[str, str], set[str]]
+
+
+def verify(
+    records: Iterable[RunRecord],
+    recompute: Callable[[RunRecord], Iterator[Recomputed]] | None,
+    digests: Digests | None = None,
+) -> Outcome:
+    """Compare every number that can be recomputed with its record, its hash with its configuration, and its digest.
+
+    Args:
+        records: of one paper.
+        recompute: yields what the numbers of one must be.
+        digests: of committed records (``digests_of``); the others have none.
+    """
     count, same, bounded, left = 0, 0, 0, 0
     differences = []
     for record in records:
         count += 1
         seen: set[str] = set()
+        if not has_own_hash(record):
+            differences.append(f"{_place(record)}: config_hash: not that of its configuration")
+        wanted = (digests or {}).get(_key(record))
+        if wanted and digest_of(record) not in wanted:
+            differences.append(f"{_place(record)}: not the record that was committed (digest)")
         try:
             expected = [*fold_means(record), *(recompute(record) if recompute is not None else ())]
         except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
@@ -146,10 +184,10 @@ def verify(records: Iterable[RunRecord], recompute: Callable[[RunRecord], Iterat
             if stored is None:
                 differences.append(f"{_place(record)}: {found.metric}: not recorded, {found.low:.6g} recomputed")
             elif not _within(stored, found):
-                wanted = f"{found.low:.9g}" if found.low == found.high else f"{found.low:.6g} to {found.high:.6g}"
+                bounds = f"{found.low:.9g}" if found.low == found.high else f"{found.low:.6g} to {found.high:.6g}"
                 what = found.metric + ("" if found.part == "value" else f", {found.part} end of the interval")
                 differences.append(
-                    f"{_place(record)}: {what}: recorded {stored:.9g}, recomputed {wanted} ({found.how})"
+                    f"{_place(record)}: {what}: recorded {stored:.9g}, recomputed {bounds} ({found.how})"
                 )
             seen.add(found.metric)
             bounded += found.low < found.high
@@ -172,6 +210,19 @@ def _within(stored: float, found: Recomputed) -> bool:
         return math.isnan(found.low) if math.isnan(stored) else stored in (found.low, found.high)
     room = TOLERANCE * max(1e-3, abs(stored))
     return found.low - room <= stored <= found.high + room
+
+
+def digests_of(folders: Iterable[Path]) -> Digests:
+    """Return what the records in some folders were when they were collected."""
+    kept: dict[tuple[str, str], set[str]] = {}
+    for folder in folders:
+        for key, digest in read_digests(folder).items():
+            kept.setdefault(key, set()).add(digest)
+    return kept
+
+
+def _key(record: RunRecord) -> tuple[str, str]:
+    return stem_of(record), record.started_at
 
 
 def _place(record: RunRecord) -> str:
@@ -213,19 +264,23 @@ def main(paper: str | None = None, records: Sequence[str | Path] | None = None, 
     # a wheel has none
     measured = records is not None or any(folder.is_dir() for folder in folders_of(root, FIELD))
     for name in [*papers(root), *([FIELD] if measured else [])] if every else [str(paper)]:
-        found = load_records(records if records is not None else folders_of(root, name))
+        folders = folders_of(root, name)
+        digests = digests_of(folders)
+        found = load_records(records if records is not None else folders)
         done = [record for record in found if record.paper == name and record.status == "DONE"]
         if not every and not done and (records is not None or name == FIELD):
             places = ", ".join(map(str, records or [root]))
             raise UserError(f"no finished record of {name} at {places}: give another records=")
-        outcome = verify(done, recompute_of(name))
+        outcome = verify(done, recompute_of(name), digests)
+        lost = sorted(set(digests) - {_key(record) for record in found}) if records is None else []
+        differences = [*(f"{name}/{stem}: a committed record is missing" for stem, _ in lost), *outcome.differences]
         counts = f"{outcome.recomputed:,} numbers recomputed, {outcome.bounded:,} more bounded by their texts"
-        outcome_words = f"{len(outcome.differences)} differ; {outcome.left:,} numbers need the model or the corpus"
+        outcome_words = f"{len(differences)} differ; {outcome.left:,} numbers need the model or the corpus"
         lines = [f"{name}: {outcome.records} records, {counts}, {outcome_words}"]
-        lines += [f"  {line}" for line in outcome.differences[:TOLD]]
-        if len(outcome.differences) > TOLD:
-            lines.append(f"  and {len(outcome.differences) - TOLD} more")
+        lines += [f"  {line}" for line in differences[:TOLD]]
+        if len(differences) > TOLD:
+            lines.append(f"  and {len(differences) - TOLD} more")
         for line in lines:
             shown.print(line, markup=False, highlight=False, soft_wrap=True)
-        code = max(code, int(bool(outcome.differences)))
+        code = max(code, int(bool(differences)))
     return code

@@ -14,16 +14,20 @@ from lit_ctg.errors import UserError
 from lit_ctg.files import write_samples
 from lit_ctg.results import record as module
 from lit_ctg.results.record import (
+    DIGESTS,
     HASH_IGNORED,
     RunRecord,
     collect,
     config_hash,
+    digest_of,
     environment,
     family,
     laid_out,
     load_record,
     load_records,
     processor_model,
+    read_digests,
+    stem_of,
     write_record,
 )
 
@@ -419,7 +423,10 @@ def test_an_interrupted_collect_leaves_the_old_archive(
         with pytest.raises(KeyboardInterrupt):
             collect([make_record("main", "corrected", 7)], tmp_path, replace=True)
     assert place.parent.parent.read_bytes() == before
-    assert [path.name for path in place.parent.parent.parent.iterdir()] == [place.parent.parent.name]
+    folder = place.parent.parent.parent
+    assert {path.name for path in folder.iterdir()} == {place.parent.parent.name, DIGESTS}
+    collect([make_record("main", "corrected", 7)], tmp_path, replace=True)
+    assert read_digests(folder) == {(stem_of(one), one.started_at): digest_of(one) for one in load_records([folder])}
 
 
 @pytest.mark.parametrize(("field", "value"), [("name", "../../x"), ("paper", ".."), ("name", "a/b"), ("name", "/etc")])
@@ -462,6 +469,7 @@ def test_an_archive_holds_what_was_collected_and_the_same_runs_give_the_same_byt
     ]  # fmt: skip
     assert found[2].source == once[1].resolve() / "main" / "corrected-paper-seed7.json"
     assert load_records([once[1]]) == found[2:], "an archive can be named"
+    assert read_digests(once[0].parent) == {(stem_of(one), one.started_at): digest_of(one) for one in found}
 
 
 def test_an_archive_that_is_known_is_not_read_again(make_record, tmp_path: Path) -> None:
@@ -470,6 +478,12 @@ def test_an_archive_that_is_known_is_not_read_again(make_record, tmp_path: Path)
     found = load_records([tmp_path], known)
     place.parent.parent.write_bytes(b"")
     assert load_records([tmp_path], known) == found and set(known) == {found[0].source}
+
+
+def test_a_damaged_list_of_digests_ends_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / DIGESTS).write_text("main/corrected-paper-seed7 0123\n", encoding="utf-8")
+    with pytest.raises(UserError, match=DIGESTS):
+        read_digests(tmp_path)
 
 
 def test_loose_records_count_beside_archives(make_record, tmp_path: Path) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import math
+import shutil
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -17,6 +20,7 @@ from lit_ctg.results.spec import papers
 from lit_ctg.results.verify import (
     Recomputed,
     difference,
+    digests_of,
     exactly,
     from_mean,
     history_end,
@@ -81,6 +85,105 @@ def test_a_changed_number_is_found(paper: str, name: str, metric: str) -> None:
     value = record.metrics[metric]["value"]
     found = verify([changed(record, metric, value=value + 0.01 * (abs(value) or 1.0))], recompute_of(paper))
     assert any(metric in line for line in found.differences)
+
+
+def first_number(node: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """Return the first number of a configuration that counts in its hash, as (mapping, key)."""
+    for key in sorted(node):
+        if isinstance(node[key], dict) and key in ("trainer", "data", "model", "backbone"):
+            return first_number(node[key])
+        if isinstance(node[key], (int, float)) and not isinstance(node[key], bool):
+            return node, key
+    raise LookupError("no number")
+
+
+def other_configuration(record: RunRecord) -> None:
+    node, key = first_number(record.config)
+    node[key] += 1
+
+
+def narrow_interval(record: RunRecord) -> None:
+    name, entry = next((name, entry) for name, entry in record.metrics.items() if entry["ci95"])
+    middle = sum(entry["ci95"]) / 2
+    record.metrics[name]["ci95"] = [(middle + 3 * end) / 4 for end in entry["ci95"]]
+
+
+def other_texts(record: RunRecord) -> None:
+    for sample in record.samples:
+        sample["text"] = sample["text"][::-1]
+
+
+TAMPERED = {
+    "another configuration": other_configuration,
+    "a narrower interval": narrow_interval,
+    "a removed text": lambda record: record.samples.pop(),
+    "no texts": lambda record: record.samples.clear(),
+    "other texts": other_texts,
+    "another end of a history": lambda record: next(iter(record.history.values()))[-1].__setitem__(1, 0.25),
+}
+
+
+def unnoticed(paper: str, records: list[RunRecord]) -> list[str]:
+    digests = digests_of([EXPERIMENTS / paper / RECORDS])
+    missed, tried = [], 0
+    for original in records:
+        for kind, tamper in TAMPERED.items():
+            record = copy.deepcopy(original)
+            try:
+                tamper(record)
+            except (LookupError, StopIteration):  # a record without texts, intervals or history
+                continue
+            if record == original:
+                continue
+            tried += 1
+            if not verify([record], None, digests).differences:
+                missed.append(f"{record.name}: {kind}")
+    assert tried >= len(records)
+    return missed
+
+
+@pytest.mark.parametrize(
+    ("paper", "name"),
+    [
+        ("control_code", "transformer_scripts_l2_h128_neuron"),
+        ("graphmax", "review"),
+        ("idea_gate", "main"),
+        ("nslm", "increment_n100"),
+        ("semantic_fusion", "two_clause"),
+    ],
+)
+def test_a_tampered_record_is_noticed(paper: str, name: str) -> None:
+    assert unnoticed(paper, [first(paper, name)]) == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("paper", papers(EXPERIMENTS))
+def test_no_tampered_record_passes(paper: str) -> None:
+    records = load_records([EXPERIMENTS / paper / RECORDS])
+    assert unnoticed(paper, records[:: max(1, len(records) // 10)]) == []
+
+
+def test_what_changed_is_found_without_a_digest() -> None:
+    """A run of the user's has none."""
+    for paper, name in (("semantic_fusion", "two_clause"), ("graphmax", "review")):
+        record = first(paper, name)
+        other_configuration(record)
+        assert any("config_hash" in line for line in verify([record], None).differences)
+    record = first("graphmax", "review")
+    for metric in ("nll/yelp/softmax", "nll/yelp/graphmax/1_change"):
+        low, high = record.metrics[metric]["ci95"]
+        found = verify([changed(record, metric, ci95=[low, (low + high) / 2])], recompute_of("graphmax"))
+        assert [metric in line and "high end" in line for line in found.differences] == [True]
+
+
+def test_a_lost_record_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(EXPERIMENTS / "graphmax", tmp_path / "experiments" / "graphmax")
+    monkeypatch.chdir(tmp_path)
+    console = Console(file=StringIO(), width=200)
+    assert main("graphmax", console=console) == 0
+    (tmp_path / "experiments/graphmax/records/bayesian_corrected_small.tar.xz").unlink()
+    assert main("graphmax", console=console) == 1
+    assert "bayesian/corrected-small-seed0: a committed record is missing" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_a_text_that_was_not_as_recorded_is_found() -> None:
@@ -218,4 +321,5 @@ def test_command(tmp_path: Path) -> None:
 def test_a_paper_without_code_is_verified_by_what_holds_of_any() -> None:
     assert recompute_of("no_such_paper") is None
     record = first("graphmax", "review")
-    assert verify([record], None).recomputed == sum("folds" in entry for entry in record.metrics.values())
+    folds = sum("folds" in entry for entry in record.metrics.values())
+    assert verify([record], None).recomputed == 3 * folds, "each mean with both ends of its interval"

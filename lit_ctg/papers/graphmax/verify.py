@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from lit_ctg.results.record import RunRecord
-from lit_ctg.results.verify import Recomputed, difference, history_end
+from lit_ctg.results.verify import Recomputed, difference, ends, history_end
+from lit_ctg.statistics import paired_t_interval
 
 SUFFIX = "_change"
 
@@ -19,6 +21,11 @@ def recompute(record: RunRecord) -> Iterator[Recomputed]:
             for base in _bases(one.split("/")):
                 if base in record.metrics:
                     yield from difference(record, name, one, base)
+                    folds = [
+                        record.metrics[each].get("folds", []) if each in record.metrics else [] for each in (one, base)
+                    ]
+                    if all(folds) and all(map(math.isfinite, (*folds[0], *folds[1]))):
+                        yield from ends(name, paired_t_interval(*folds), f"{len(folds[0])} folds")
                     break
 
 
