@@ -32,6 +32,16 @@ def test_a_benchmark_prints_its_ratios(name: str, capsys: pytest.CaptureFixture[
     assert "round 1 of 1" in told.err, "progress"
 
 
+def test_the_table_of_controls_shows_what_each_does(capsys: pytest.CaptureFixture[str]) -> None:
+    assert importlib.import_module("controls_table").main(["--quick"]) == 0
+    lines = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| `")]
+    rows = {row[0]: row[1:] for row in lines}
+    assert set(rows) == {"`grammar`", "`token_bias`"} and {len(row) for row in rows.values()} == {8}
+    _, measure, off, on, difference, _, cost, text = rows["`grammar`"]
+    assert (measure, off, on) == ("valid clauses", "0.000", "1.000") and difference.startswith("+1.000 [")
+    assert float(cost) > 0 and text.endswith(".")
+
+
 def test_a_missed_bound_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     turns = importlib.import_module("turns")
     rows = [turns.Row("slow / fast", 1.5, least=1.2), turns.Row("memory", 0.9, most=0.4)]

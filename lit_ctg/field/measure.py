@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from lit_ctg.control.base import added_ids
 from lit_ctg.data.huggingface_tokenizer import HuggingFaceTokenizer
 from lit_ctg.data.tokenizer import ids_behind
 from lit_ctg.field.task import words_of
@@ -70,7 +71,8 @@ def text_cost(
         prompts, texts: prompts and their continuations.
         batch: texts at a time.
     """
-    start, found = [int(tokenizer.eos_token_id)], []
+    # what the tokenizer puts before a text (Gemma's <bos>), else the end of another text
+    start, found = added_ids(tokenizer)[0] or [int(tokenizer.eos_token_id)], []
     longest = int(getattr(model.config, "max_position_embeddings", 1024))
     reader = HuggingFaceTokenizer.of(tokenizer)
     for first in range(0, len(texts), batch):
@@ -80,7 +82,7 @@ def text_cost(
             rows.append((start + reader.encode(prompt) + own)[-longest:])
             kept.append(len(own))
         width = max(map(len, rows))
-        ids_BT = torch.tensor([row + start * (width - len(row)) for row in rows])
+        ids_BT = torch.tensor([row + start[-1:] * (width - len(row)) for row in rows])
         log_p_BTV = model(input_ids=ids_BT).logits[:, :-1].float().log_softmax(-1)
         said_BT = log_p_BTV.gather(2, ids_BT[:, 1:].unsqueeze(2)).squeeze(2).double()
         for place, (row, new) in enumerate(zip(rows, kept, strict=True)):

@@ -1,0 +1,373 @@
+"""All controls on one real model: effect on their own measure, fluency under a second model, cost, one text.
+
+    python benchmarks/controls_table.py --bundles FOLDER --texts FOLDER --out FOLDER [--rows lora,grammar] [--seed 1]
+
+``--bundles`` holds the controls as ``ROWS`` names them, beside each the seconds of its training (``train.json``).
+``--texts`` holds a file of reviews a class that no control has read: three quarters train the judge of classes, the
+others are held out. A row is kept in ``--out``, and the table has all rows that are there. Each text is written twice
+from the same draws, with the control and without.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import json
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from bench_controls import byte_tokenizer, texts
+from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
+from turns import best, parser, progress, read
+
+from lit_ctg.control import Control, Steered
+from lit_ctg.control.base import Prefix
+from lit_ctg.control.class_models import Experts, GenerativeClassifier
+from lit_ctg.control.guidance import Guidance
+from lit_ctg.control.memory import read_scores
+from lit_ctg.control.token_bias import TokenBias, log_odds
+from lit_ctg.core.chat import text_ids
+from lit_ctg.field.judge import BagJudge, balanced, prove, snippets
+from lit_ctg.field.measure import text_cost, word_share
+from lit_ctg.field.task import Example
+from lit_ctg.network.huggingface import load_model
+from lit_ctg.network.pretrained import Loading, resolve
+from lit_ctg.papers.idea_gate.corpus import known_domains, load_domain
+from lit_ctg.papers.semantic_fusion.control import Grammar
+from lit_ctg.statistics import t_interval
+
+PLACES = ("restaurant", "hotel", "garage", "bakery", "airline", "bar")
+OPENINGS = (
+    "I went to this {} because", "After an hour at the {},", "The first thing about this {} is",
+    "My family says that the {}",
+)  # fmt: skip
+REVIEWS = [opening.format(place) for opening in OPENINGS for place in PLACES]
+# an opinion that only its grammar makes the model say; no two words of a slot begin alike, whatever the tokens
+SLOTS = {
+    "THE": ["the", "our"],
+    "THING": ["soup", "room", "waiter", "music", "view"],
+    "WAS": ["was", "is"],
+    "HOW": ["very", "rather", "hardly"],
+    "JUDGED": ["good", "cold", "friendly", "expensive", "loud"],
+    "MARK": ["."],
+}
+CLAUSE = re.compile(r"\s*".join(f"(?:{'|'.join(map(re.escape, words))})" for words in SLOTS.values()))
+OWN_PROMPTS = {
+    "terms": [(prompt, name) for name in known_domains() for prompt in load_domain(name).prompts],
+    "years": [
+        (f"{who} was born in {year} and {then} in", "")
+        for year in (1790, 1815, 1842, 1868, 1893, 1911, 1934, 1950)
+        for who, then in (("The painter", "died"), ("Her brother", "married"), ("The general", "retired"))
+    ],
+    "clauses": [("", "")] * 16,
+}
+# tokens of a text and of a window of held-out text; rounds of a timing
+TOKENS, CONTEXT, ROUNDS = 40, 128, 2
+
+
+@dataclass(frozen=True)
+class Row:
+    """A control of the table.
+
+    Attributes:
+        bundles: folders below ``--bundles``; ``{asked}`` is the class that a text shall have.
+        settings: of the controls.
+        measure: a key of ``MEASURES``.
+        also: further controls, made of the bench.
+        trained: the folder with the training's time; by default that of the first bundle.
+    """
+
+    bundles: Sequence[str]
+    settings: Mapping[str, float]
+    measure: str = "class"
+    also: Sequence[Callable[[Bench], Control]] = ()
+    trained: str = ""
+
+
+def _classes(folder: str, strength: float) -> Row:
+    """Return the row of a control with a setting ``to_<class>``."""
+    kind = folder.rpartition("/")[2]
+    return Row([folder], {f"{kind}.strength": strength, f"{kind}.to_{{asked}}": 1})
+
+
+ROWS = {
+    "grammar": Row(["grammar"], {"grammar.strength": 1}, "clauses"),
+    "token_bias": _classes("log_odds/token_bias", 0.5),
+    "graphmax": Row(["graphmax/{asked}/graphmax"], {"graphmax.strength": 3}),
+    "future": _classes("fudge/future", 16),
+    "gradient": _classes("gradient/gradient", 0.2),
+    "lora": Row(["lora/{asked}/lora"], {"lora.strength": 1.5}),
+    "guidance": Row(
+        ["lora/{asked}/lora"], {"lora.strength": 1, "guidance.strength": 1}, also=[lambda bench: Guidance()]
+    ),
+    "experts": Row(
+        [],
+        {"experts.strength": 2, "experts.to_{asked}": 1},
+        also=[lambda bench: Experts(bench.experts)],
+        trained="lora",
+    ),
+    "generative_classifier": Row(
+        [],
+        {"generative_classifier.strength": 20, "generative_classifier.to_{asked}": 1},
+        also=[lambda bench: GenerativeClassifier(bench.experts)],
+        trained="lora",
+    ),
+    "soft_prompt": Row(["soft_prompt/soft_prompt"], {"soft_prompt.strength": 1, "soft_prompt.{asked}": 1}),
+}
+Asked = Sequence[tuple[str, str]]  # the prompt of each text, and its class or topic ("" for none)
+
+
+class Bench:
+    """The models, the judge and the texts of a table.
+
+    Args:
+        models: the steered model and the one that judges fluency, each with its tokenizer.
+        bundles: their folder.
+        reviews: class -> texts that no control has read.
+        out: folder of the results.
+        seed: of the draws.
+        most: texts of each kind; None: all.
+        tokens: of a text.
+    """
+
+    def __init__(
+        self, models: Sequence[tuple[Any, Any]], bundles: Path, reviews: Mapping[str, Sequence[str]], out: Path,
+        seed: int, most: int | None = None, tokens: int = TOKENS,
+    ) -> None:  # fmt: skip
+        (self.model, self.tokenizer), self.second = models
+        self.bundles, self.out, self.seed, self.most, self.tokens = bundles, out, seed, most, tokens
+        out.mkdir(parents=True, exist_ok=True)
+        parts = [(Example(text, name), place % 4) for name, own in reviews.items() for place, text in enumerate(own)]
+        self.known, self.held_out = ([each for each, part in parts if (part > 0) == train] for train in (True, False))
+        self.classes = list(reviews)
+
+    @functools.cached_property
+    def judge(self) -> BagJudge:
+        """A classifier of reviews of the texts' length."""
+        judge = BagJudge(balanced(snippets(self.known, self.tokens // 2, self.tokens, 3, 0), 0), 0)
+        proof = prove(judge, snippets(self.held_out, self.tokens // 2, self.tokens, 1, 0))
+        print(f"The judge of classes is right for {proof.balanced:.3f} of {proof.of} held-out snippets of reviews.\n")
+        return judge
+
+    def asked(self, measure: str) -> Asked:
+        """Return the prompts of a measure."""
+        of_classes = [(prompt, name) for prompt in REVIEWS for name in self.classes]
+        return OWN_PROMPTS.get(measure, of_classes)[: self.most]
+
+    def write(self, row: Row | None, asked: Asked, tokens: int) -> list[str]:
+        """Continue prompts, those of a class together, under the controls of a row (None: the model alone)."""
+        written, groups = [""] * len(asked), dict[str, list[int]]()
+        for place, (_, name) in enumerate(asked):
+            groups.setdefault(name if name in self.classes else "", []).append(place)
+        for name, places in groups.items():
+            settings = {} if row is None else {key.format(asked=name): value for key, value in row.settings.items()}
+            steered = Steered(self.model, self.controls(row, name), tokenizer=self.tokenizer)
+            found = steered.write(
+                [asked[place][0] for place in places], settings, max_new_tokens=tokens, do_sample=True, top_p=0.95,
+                seed=self.seed, rows=places, pad_token_id=self.tokenizer.eos_token_id,
+            )  # fmt: skip
+            for place, text in zip(places, found, strict=True):
+                written[place] = text
+        return written
+
+    @functools.lru_cache(maxsize=4)  # noqa: B019 # as long as the bench
+    def _loaded(self, folder: str) -> Control:
+        return Control.from_pretrained(self.bundles / folder)
+
+    def controls(self, row: Row | None, name: str) -> list[Control]:
+        """Return the controls of a row for a class."""
+        if row is None:
+            return []
+        return [
+            *(self._loaded(folder.format(asked=name)) for folder in row.bundles),
+            *(make(self) for make in row.also),
+        ]
+
+    @functools.cached_property
+    def experts(self) -> dict[str, Any]:
+        """Copies of the model with each class's adapters added to its weights."""
+        found = {}
+        for name in self.classes:
+            found[name] = copy.deepcopy(self.model)
+            for path, (down_RI, up_OR) in self._loaded(f"lora/{name}/lora").adapters.items():
+                found[name].get_submodule(path).weight.data += (up_OR @ down_RI).to(self.model.dtype)
+        return found
+
+    def fluency(self, asked: Asked, written: Sequence[str]) -> list[float | None]:
+        """Return nats a token of each text under the second model, None for an empty one."""
+        costs = text_cost(*self.second, [prompt for prompt, _ in asked], written, batch=8)
+        return [nats / count if count else None for nats, count in costs]
+
+    @torch.no_grad()
+    def saved(self, row: Row) -> list[list[float]]:
+        """Return minus nats a token of held-out reviews under a control without hooks, and under the model alone."""
+        (control,) = self.controls(row, "")
+        given = {key.partition(".")[2]: value for key, value in row.settings.items()}
+        rule = control.rule(control.values(given, 1), Prefix())
+        assert rule is not None
+        found = []
+        for example in self.held_out[: self.most or len(REVIEWS)]:
+            both, count = torch.zeros(2), 0
+            ids = text_ids(self.tokenizer, [example.text])[0]
+            for prefix_XT, scores_XV, target_X in read_scores(self.model, ids, context=CONTEXT):
+                off_XV = scores_XV.float()
+                for way, own_XV in enumerate((rule(prefix_XT, off_XV), off_XV)):
+                    both[way] += own_XV.log_softmax(-1).gather(1, target_X.unsqueeze(1)).sum()
+                count += len(target_X)
+            if count:
+                found.append((both / count).tolist())
+        return [list(own) for own in zip(*found, strict=True)]
+
+    def bare(self, measure: str) -> dict[str, Any]:
+        """Return the model's own texts for a measure, which all its rows share, and their fluency."""
+        path = self.out / f"bare_{measure if measure in OWN_PROMPTS else 'class'}.json"
+        if not path.is_file():
+            asked = self.asked(measure)
+            written = self.write(None, asked, self.tokens)
+            made = json.dumps({"texts": written, "nats": self.fluency(asked, written)}, ensure_ascii=False)
+            path.write_text(made + "\n", encoding="utf-8")
+        found: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        return found
+
+    def measured(self, row: Row) -> dict[str, Any]:
+        """Return a row's texts, their fluency, the control's own measure and its cost."""
+        asked, score = self.asked(row.measure), MEASURES[row.measure][1]
+        off, on = self.bare(row.measure), self.write(row, asked, self.tokens)
+        timed = [each for each in asked if each[1] in ("", asked[0][1])][:8]
+        ways = {
+            f"{way} {length}": functools.partial(self.write, each, timed, length)
+            for way, each in (("on", row), ("off", None))
+            for length in (1, 9)
+        }
+        spent = best(ways, 1 if self.most else ROUNDS)
+        step = {way: spent[f"{way} 9"] - spent[f"{way} 1"] for way in ("on", "off")}
+        return {
+            "asked": asked, "on": on, "off": off["texts"], "measure": row.measure, "settings": dict(row.settings),
+            "own": self.saved(row) if score is None else [score(self, asked, own) for own in (on, off["texts"])],
+            "nats": [self.fluency(asked, on), off["nats"]],
+            "cost": step["on"] / step["off"], "seconds": self.seconds(row),
+        }  # fmt: skip
+
+    def seconds(self, row: Row) -> float | None:
+        """Return how long the training of a row's bundles took, None where nobody wrote it down."""
+        path = self.bundles / (row.trained or row.bundles[0].partition("/")[0]) / "train.json"
+        return float(json.loads(path.read_text("utf-8"))["seconds"]) if path.is_file() else None
+
+
+def _as_asked(bench: Bench, asked: Asked, written: Sequence[str]) -> list[float]:
+    return [float(own == name) for own, (_, name) in zip(bench.judge.judge(written), asked, strict=True)]
+
+
+def _terms(_: Bench, asked: Asked, written: Sequence[str]) -> list[float]:
+    terms = {name: load_domain(name).terms["long"] for _, name in asked}
+    return [word_share(text, terms[name]) for text, (_, name) in zip(written, asked, strict=True)]
+
+
+def _clauses(_: Bench, asked: Asked, written: Sequence[str]) -> list[float]:
+    return [float(CLAUSE.fullmatch(text.strip()) is not None) for text in written]
+
+
+# name -> (the table's name of it, score of each text; None: of held-out reviews)
+MEASURES: dict[str, tuple[str, Callable[..., list[float]] | None]] = {
+    "class": ("texts judged as asked", _as_asked),
+    "terms": ("words of the topic", _terms),
+    "clauses": ("valid clauses", _clauses),
+    "saved": ("log P a token of held-out reviews, nats", None),
+}
+HEAD = (
+    "| control | trained | own measure | off | on | difference | fluency off, on | cost | a text |\n"
+    "|---|---:|---|---:|---:|---|---|---:|---|"
+)
+
+
+def line(name: str, found: Mapping[str, Any]) -> str:
+    """Return a row of the table."""
+    on, off = found["own"]
+    by_prompt: dict[str, list[float]] = {}
+    for place, (one, other) in enumerate(zip(on, off, strict=True)):
+        # the texts of one prompt are not independent
+        prompt = found["asked"][place][0] if len(on) == len(found["asked"]) else ""
+        by_prompt.setdefault(prompt or str(place), []).append(one - other)
+    differences = [sum(each) / len(each) for each in by_prompt.values()]
+    low, high = t_interval(differences) or (float("nan"), float("nan"))
+    change = f"{sum(differences) / len(differences):+.3f} [{low:.3f}, {high:.3f}]"
+    nats = [[each for each in own if each is not None] for own in reversed(found["nats"])]
+    fluency = ", ".join(f"{sum(own) / len(own):.2f}" if own else "-" for own in nats)
+    seconds = found["seconds"]
+    trained = "no" if seconds is None else f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
+    prompt, asked = found["asked"][0]
+    words = f"{prompt} {found['on'][0]}".split()[:22]
+    text = f"{asked}: {' '.join(words)}".removeprefix(": ").replace("|", "/")
+    cells = [f"`{name}`", trained, MEASURES[found["measure"]][0], f"{sum(off) / len(off):.3f}",
+             f"{sum(on) / len(on):.3f}", change, fluency, f"{found['cost']:.2f}", text]  # fmt: skip
+    return f"| {' | '.join(cells)} |"
+
+
+def _real(name: str, device: Any) -> tuple[Any, Any]:
+    model = load_model(name, where="model", loading=Loading(device, "bfloat16")).eval()
+    return model, AutoTokenizer.from_pretrained(resolve(name, "model"))
+
+
+def _trial(folder: Path) -> Bench:
+    """Return a bench with a random model and two controls in a folder."""
+    given = texts()[:60]
+    tokenizer = byte_tokenizer(given)
+    config = GPT2Config(vocab_size=len(tokenizer), n_embd=16, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0)
+    model = GPT2LMHeadModel(config).eval()
+    halves = {"negative": given[::2], "positive": given[1::2]}
+    ids = [torch.tensor([each for text in own for each in tokenizer(text).input_ids]) for own in halves.values()]
+    counts_CV = torch.stack([torch.bincount(own, minlength=len(tokenizer)) for own in ids])
+    TokenBias(dict(zip(halves, log_odds(counts_CV), strict=True))).save_pretrained(folder / "log_odds/token_bias")
+    write_grammar(folder)
+    return Bench([(model, tokenizer)] * 2, folder, halves, folder / "rows", 0, most=4, tokens=16)
+
+
+def write_grammar(bundles: Path) -> None:
+    """Write the bundle of ``SLOTS``, which needs no training."""
+    following = [*list(SLOTS)[1:], "END"]
+    slots = {
+        name: {"words": words, "next": after} for (name, words), after in zip(SLOTS.items(), following, strict=True)
+    }
+    Grammar({"start": "THE", "slots": slots}).save_pretrained(bundles / "grammar")
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Measure the rows and print the table; return the exit code."""
+    made = parser(__doc__)
+    made.add_argument("--model", default="smollm2")
+    made.add_argument("--second", default="gemma3-270m", help="the model that judges fluency")
+    made.add_argument("--bundles", type=Path)
+    made.add_argument("--texts", type=Path)
+    made.add_argument("--out", type=Path, default=Path("outputs/controls"))
+    made.add_argument("--rows", default=",".join(ROWS), help="to measure; none: only print the table")
+    made.add_argument("--seed", type=int, default=0)
+    options = read(made, words)
+    with tempfile.TemporaryDirectory() as temporary:
+        names = [name for name in options.rows.split(",") if name]
+        out = options.out
+        if options.quick:
+            bench, names = _trial(Path(temporary)), ["token_bias", "grammar"]
+            out = bench.out
+        elif names:
+            reviews = {path.stem: path.read_text("utf-8").split("\n\n") for path in sorted(options.texts.glob("*.txt"))}
+            models = [_real(name, options.device) for name in (options.model, options.second)]
+            write_grammar(options.bundles)
+            bench = Bench(models, options.bundles, reviews, out, options.seed)
+        for name in names:
+            progress(name)
+            kept = json.dumps(bench.measured(ROWS[name]), ensure_ascii=False, indent=1)
+            (out / f"{name}.json").write_text(kept + "\n", encoding="utf-8")
+        paths = {name: out / f"{name}.json" for name in ROWS}
+        rows = [line(name, json.loads(path.read_text("utf-8"))) for name, path in paths.items() if path.is_file()]
+    print(HEAD, *rows, sep="\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
