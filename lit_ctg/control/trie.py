@@ -15,6 +15,7 @@ from torch import Tensor
 from lit_ctg.control.base import NO_TOKEN
 
 State = TypeVar("State")
+INITIALS = 2
 
 
 class Running(Generic[State]):
@@ -132,14 +133,20 @@ class TokenTrie:
         return torch.tensor(list(table), dtype=torch.long), torch.tensor(list(table.values()), dtype=torch.long)
 
     def unspelled(self, decode: Callable[[Sequence[int]], str]) -> list[int]:
-        """Return the nodes at which a word has no character yet: after blanks, or some bytes of its first character."""
+        """Return the nodes that many other words share: after blanks, some bytes of a word's first character, or its
+        first ``INITIALS`` Latin letters, unless they are a word.
+
+        " B" begins "Bland", but also "B&B": a gain there makes a text stammer " B B B", whose next " B" alone loses
+        nothing.
+        """
         found: list[int] = []
         waiting: list[tuple[int, tuple[int, ...]]] = [(0, ())]
         while waiting:
             node, path = waiting.pop()
             for token, following in self._children[node].items():
-                if not decode((*path, token)).replace("\ufffd", "").strip():
-                    found.append(following)
+                text = decode((*path, token)).replace("\ufffd", "").strip()
+                if len(text) <= INITIALS and text.isascii():
+                    found += [] if self.ends[following] else [following]
                     waiting.append((following, (*path, token)))
         return found
 
