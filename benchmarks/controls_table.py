@@ -301,8 +301,10 @@ def line(name: str, found: Mapping[str, Any]) -> str:
     fluency = ", ".join(f"{sum(own) / len(own):.2f}" if own else "-" for own in nats)
     seconds = found["seconds"]
     trained = "no" if seconds is None else f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
-    prompt, asked = found["asked"][0]
-    words = f"{prompt} {found['on'][0]}".split()[:22]
+    # the first text that has what its measure counts
+    shown = next((place for place, score in enumerate(on[: len(found["on"])]) if score > 0), 0)
+    prompt, asked = found["asked"][shown]
+    words = f"{prompt} {found['on'][shown]}".split()[:24]
     text = f"{asked}: {' '.join(words)}".removeprefix(": ").replace("|", "/")
     cells = [f"`{name}`", trained, MEASURES[found["measure"]][0], f"{sum(off) / len(off):.3f}",
              f"{sum(on) / len(on):.3f}", change, fluency, f"{found['cost']:.2f}", text]  # fmt: skip

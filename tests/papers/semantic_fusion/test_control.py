@@ -191,7 +191,7 @@ def test_the_first_token_of_words_gains_their_mean(pieces: Any, word_tokenizer: 
 
 
 def test_blanks_bytes_of_a_character_and_first_letters_gain_nothing() -> None:
-    """Many other words share them: a blank and bytes that spell a Chinese word, " b" of "bland" (but not all of "ok")."""
+    """Many words share a blank, the bytes that spell a Chinese word, and " b" of "bland", but not all of "ok"."""
     tokenizer = make_bytes(["the war began in the morning\n"] * 3, 270)
     words = {"\u597d": 1, "\u7f8e\u4e3d": 1, "war": 0.5, "bland": 0.5, "ok": 1}
     control = LexiconSteering(Lexicon.of(list(words), {"polarity": list(words.values())}, [""] * len(words)))
