@@ -126,10 +126,15 @@ def reading(documents: list[Document], folder: Path, rounds: int, length: int) -
 
     loaders = {name: ResumableLoader(batches, shuffle=name == "chunks") for name, batches in kinds.items()}
     ways = {name: functools.partial(list, loader) for name, loader in loaders.items()}
+    ways["two workers"] = functools.partial(list, ResumableLoader(kinds["chunks"], shuffle=True, num_workers=2))
     seconds = best({"step": step, **ways}, rounds)
     return [
-        Row(f"reading a batch, {name} / training step", seconds[name] / len(loader) / seconds["step"], most=READING)
-        for name, loader in loaders.items()
+        *(
+            Row(f"reading a batch, {name} / training step", seconds[name] / len(loader) / seconds["step"], most=READING)
+            for name, loader in loaders.items()
+        ),
+        # sending a batch costs more than making it, so no workers are the default
+        Row("reading all chunks: two workers / none", seconds["two workers"] / seconds["chunks"]),
     ]
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import io
 import os
 import sys
 import traceback
@@ -175,39 +177,121 @@ _RECORDS = (
 _SIZE = "only runs of this size; default: each table's largest run; all: every size"
 
 
+# Hydra's short flags, by their names
+_FLAGS = {"-m": "--multirun", "-c": "--cfg", "-p": "--package", "-cd": "--config-dir", "-i": "--info"}
+# Hydra's settings that runs do not follow, and why
+_REFUSED = {
+    "hydra.run.dir": "a run's folder is named after its configuration; output_root=<folder> moves it",
+    "hydra.job.chdir": "runs stay in the current folder",
+    "hydra.mode": "-m makes a sweep",
+}
+
+
 class Train(Command):
     """train, evaluate and record one run, or with -m a sweep over comma-separated values"""
 
     words = "train"
     overrides: list[str]
     hydra = {**_RUN, "skip_completed": "true: skip what has a finished run", "data": "another corpus"}
-    notes = ("-m  sweep", "--config  print the composed configuration and stop")
+    notes = (
+        "-m  sweep; with --config print its jobs and stop; sweep=optuna searches (docs/sweeps.md)",
+        "--cfg, --info, --package, --resolve and --config-dir are Hydra's; hydra.<key>=<value> are its settings",
+    )
     examples = ("train experiment=semantic_fusion/main size=smoke seed=0",)
     multirun: bool = option("true: a sweep, as -m", False)
-    config: bool = option("true: print the composed configuration and stop", False)
+    config: bool = option("true: print the composed configuration (of a sweep: its jobs) and stop", False)
+    leave: bool = option("with -m sweep=slurm: true: submit the jobs and do not wait for them", False)
+    objective: str | None = option("with sweep=optuna: the metric of the record that is searched for", None)
+    trials: Count = option("with sweep=optuna: how many runs, earlier starts included", 20)
+    direction: Literal["minimize", "maximize"] = option("with sweep=optuna: of the objective", "minimize")
+    prune: bool = option("with sweep=optuna: false: no run ends early", True)
+    config_dir: str | None = option("one more folder of configurations, before hydra.searchpath", None)
+    cfg: Literal["job", "hydra", "all"] | None = option("print what Hydra composes and stop", None)
+    info: Literal["all", "config", "defaults", "defaults-tree", "plugins", "searchpath"] | None = option(
+        "print how Hydra composes it and stop", None
+    )
+    package: str | None = option("with cfg=: only this part, such as model", None)
+    resolve: bool = option("with cfg=: true: interpolations resolved", False)
 
     @classmethod
     def parse(cls, words: Sequence[str]) -> Train:
-        return super().parse(["--multirun" if word == "-m" else word for word in words])
+        named = []
+        for word, after in zip(words, [*words[1:], "-"], strict=True):
+            flag = _FLAGS.get(word, word)
+            named.append("--info=all" if flag == "--info" and ("=" in after or after.startswith("-")) else flag)
+        return super().parse(named)
 
     def execute(self) -> int:
+        words = self._words()
+        if self.cfg or self.info or self.package or self.resolve:
+            return self._show(words)
         if self.multirun:
+            if "sweep=optuna" in words:
+                from lit_ctg.run.search import search
+
+                return search(words, self.objective, self.trials, self.direction, self.prune, self.config)
             from lit_ctg.run.sweep import sweep
 
-            return sweep(self.overrides)
+            return sweep(words, dry_run=self.config, leave=self.leave)
         from lit_ctg.config import compose
 
-        cfg = compose(self.overrides)
+        cfg = compose(words)
         if self.config:
             from omegaconf import OmegaConf
 
             print(OmegaConf.to_yaml(cfg, resolve=True).rstrip())
             return 0
+        if any(word.startswith("hydra.verbose=") for word in words):
+            from hydra.core.hydra_config import HydraConfig
+            from hydra.core.utils import configure_log
+
+            configure_log(HydraConfig.get().job_logging, HydraConfig.get().verbose)
         from lit_ctg.run.jobs import BUSY
         from lit_ctg.run.train import train
 
         # a run that another process is working on is not done
         return BUSY if train(cfg).status == "BUSY" else 0
+
+    def _words(self) -> list[str]:
+        """Return the overrides, the folder of configurations among them.
+
+        Raises:
+            UserError: a setting of Hydra's that runs do not follow, or of a sweep in a single run; no such folder.
+        """
+        for word in self.overrides:
+            key = word.lstrip("+~").partition("=")[0]
+            if key in _REFUSED:
+                raise UserError(f"{word}: {_REFUSED[key]}; leave it out")
+            if not self.multirun and key.startswith(
+                ("hydra.sweep", "hydra.launcher", "hydra/sweeper", "hydra/launcher")
+            ):
+                raise UserError(f"{word}: a setting of sweeps; add -m, or leave it out")
+        if self.config_dir is None:
+            return self.overrides
+        if not Path(self.config_dir).is_dir():
+            raise UserError(f"--config-dir {self.config_dir}: there is no such folder")
+        rest = [word for word in self.overrides if not word.startswith("hydra.searchpath=")]
+        more = [word.partition("=")[2].strip("[]") for word in self.overrides if word not in rest]
+        here = f"'file://{Path(self.config_dir).resolve()}'"
+        return [*rest, f"hydra.searchpath=[{','.join([here, *more])}]"]
+
+    def _show(self, words: list[str]) -> int:
+        """Let Hydra print the configuration, or how it is made."""
+        from lit_ctg.config import hydra_main, prepare_overrides
+        from lit_ctg.trust import without_trust
+
+        flags = {"--cfg": self.cfg, "--info": self.info, "--package": self.package}
+        arguments = [word for flag, value in flags.items() if value for word in (flag, value)]
+        arguments += ["--resolve"] * self.resolve + ["--multirun"] * self.multirun
+        if not (self.cfg or self.info):
+            raise UserError("--resolve and --package go with --cfg job")
+        said = io.StringIO()
+        try:
+            with contextlib.redirect_stderr(said):
+                hydra_main(lambda cfg: None, [*arguments, *prepare_overrides(without_trust(words))])
+        except SystemExit as error:
+            raise UserError(said.getvalue()) from error
+        return 0
 
 
 class Evaluate(Command):
@@ -399,7 +483,9 @@ class Table(Command):
     examples = ("table paper=nslm format=md",)
     paper: str = option("a paper, or all")
     size: Size = option(_SIZE, None)
-    format: Literal["text", "md", "latex", "csv", "eee"] = option("eee: the runs in Every Eval Ever's schema", "text")
+    format: Literal["text", "md", "markdown", "latex", "csv", "eee"] = option(
+        "eee: the runs in Every Eval Ever's schema", "text"
+    )
     records: Records = option(_RECORDS, None)
     out: str | None = option("the file to write, or with format=eee a folder", None)
 

@@ -8,9 +8,10 @@ import hashlib
 import inspect
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, StrEnum
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -18,8 +19,9 @@ import hydra
 from annotated_types import Interval
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
-from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf import MISSING, DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import InterpolationKeyError, MissingMandatoryValue, OmegaConfBaseException
 
 from lit_ctg.errors import UserError, blame, check_unicode, did_you_mean
@@ -37,14 +39,14 @@ _QUOTED_ONE = r"""(?:'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")"""
 _QUOTED = re.compile(rf"{_QUOTED_ONE}(?:\s*,\s*{_QUOTED_ONE})*", re.DOTALL)
 
 
-class Regime(Enum):
+class Regime(StrEnum):
     """What the authors did, faults included, or what the equations and good practice say."""
 
     as_published = "as_published"
     corrected = "corrected"
 
 
-class Size(Enum):
+class Size(StrEnum):
     """Seconds on a CPU (tests), minutes on a CPU, or the paper's own numbers."""
 
     smoke = "smoke"
@@ -249,7 +251,29 @@ def composed(words: Iterable[str], folder: str = "") -> DictConfig:
     GlobalHydra.instance().clear()
     searched = [f"hydra.searchpath=['file://{config_folder()}']"] if folder else []
     with hydra.initialize_config_dir(str(config_folder() / folder), version_base="1.3", job_name="lit_ctg"):
-        return hydra.compose("config", overrides=[*words, *searched])
+        cfg = hydra.compose("config", overrides=[*words, *searched], return_hydra_config=True)
+    cfg.hydra.runtime.output_dir = os.getcwd()
+    HydraConfig.instance().set_config(cfg)  # what ${hydra:...} reads
+    with read_write(cfg), open_dict(cfg):
+        del cfg["hydra"]
+    return cfg
+
+
+def hydra_main(job: Callable[[DictConfig], Any], arguments: Sequence[str]) -> None:
+    """Let Hydra's own command line run with these arguments.
+
+    Raises:
+        UserError: Hydra refuses them.
+    """
+    register()
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    run = hydra.main(config_path=str(config_folder()), config_name="config", version_base="1.3")(job)
+    before, sys.argv = sys.argv, ["lit-ctg", *arguments]
+    try:
+        with explained():
+            run()
+    finally:
+        sys.argv = before
 
 
 def compose(overrides: Iterable[str], experiment: bool = True) -> DictConfig:
@@ -330,8 +354,8 @@ def _follow_decoding(cfg: DictConfig, before: Mapping[str, Any], given: set[str]
 def _closest_key(error: BaseException, words: list[str]) -> str:
     """Return a hint for an override of a missing key, from the configuration without that override."""
     missing = re.search(r"Could not override '([^']+)'", str(error))
-    chosen = [word for word in words if word.startswith("experiment=")]
-    if not missing or not chosen:
+    chosen = [word for word in words if word.startswith(("experiment=", "hydra.searchpath="))]
+    if not missing or not any(word.startswith("experiment=") for word in chosen):
         return ""
     parent, _, key = missing[1].rpartition(".")
     cfg = composed(chosen)
@@ -375,11 +399,21 @@ def check_given(missing: Iterable[str]) -> None:
         raise UserError(f"{keys[0]} has no value: pass {keys[0]}=...")
 
 
-def experiments() -> list[str]:
-    """Return the names that ``experiment=`` takes."""
-    folder = config_folder() / "experiment"
-    files = (path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.yaml"))
-    return sorted([*files, *variants()])
+def experiments(searched: Sequence[str] = ()) -> list[str]:
+    """Return the names that ``experiment=`` takes, those on the user's search path (``searchpath_of``) included."""
+    named = [part.strip(" '\"[]") for word in searched for part in word.partition("=")[2].split(",")]
+    folders = [config_folder(), *(Path(part.removeprefix("file://")) for part in named)]
+    names = {
+        path.relative_to(folder / "experiment").with_suffix("").as_posix()
+        for folder in folders
+        for path in (folder / "experiment").rglob("*.yaml")
+    }
+    return sorted({*names, *variants()})
+
+
+def searchpath_of(words: Iterable[str]) -> list[str]:
+    """Return the words that name more folders of configurations; every job of a sweep needs them."""
+    return [word for word in words if word.startswith("hydra.searchpath=")]
 
 
 def plain(cfg: DictConfig) -> dict[str, Any]:

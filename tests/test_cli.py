@@ -200,3 +200,48 @@ def test_output_to_a_full_disk_is_one_line() -> None:
             words = [sys.executable, *filter(None, [buffered]), "-c", script]
             done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True)
         assert done.returncode == 2 and len(done.stderr.splitlines()) == 1 and "No space left" in done.stderr
+
+
+SMOKE = ("experiment=graphmax/main", "size=smoke")
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["--cfg", "job"], "paper: graphmax"),
+        (["-c", "job", "--package", "trainer", "--resolve"], "max_epochs: 1"),
+        (["--cfg=hydra"], "searchpath:"),
+        (["--info"], "Config search path"),
+        (["--info", "defaults"], "experiment/graphmax"),
+        (["--config-dir", "more", "experiment=mine", "--config"], "name: mine"),
+        (["--config", "prompt=${hydra:job.name}"], "prompt: lit_ctg"),
+        (["hydra.run.dir=x"], "output_root="),
+        (["hydra.job.chdir=true"], "current folder"),
+        (["hydra.sweep.dir=x"], "add -m"),
+        (["--resolve"], "--cfg"),
+        (["--cfg", "job", "--package", "nothing"], "'nothing'"),
+        (["--config-dir", "nowhere"], "nowhere"),
+    ],
+)
+def test_hydras_flags(words, found, run_cli, tmp_path):
+    more = tmp_path / "more" / "experiment"
+    more.mkdir(parents=True)
+    (more / "mine.yaml").write_text("# @package _global_\ndefaults: [graphmax/main, _self_]\nname: mine\n")
+    given = words if "experiment=mine" in words else [*SMOKE, *words]
+    code, out, err = run_cli("train", *given)
+    refused = found in err
+    assert (code, err.count("\n"), found in out) == ((2, 1, False) if refused else (0, 0, True)), (out, err)
+    assert not (tmp_path / "outputs").exists()
+
+
+def test_the_package_is_a_command(tmp_path):
+    call = [sys.executable, "-m", "lit_ctg", "--version"]
+    assert subprocess.run(call, capture_output=True, text=True, check=True).stdout.startswith("lit-ctg ")
+
+
+@pytest.mark.long
+def test_a_development_run_leaves_nothing_and_a_profiler_reports(tmp_path):
+    call = [sys.executable, "-m", "lit_ctg", "train", *SMOKE, "trainer.profiler=simple", "+trainer.fast_dev_run=true"]
+    done = subprocess.run(call, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0 and "fast_dev_run" in done.stdout and not (tmp_path / "outputs").exists()
+    assert "Profiler Report" in done.stderr + done.stdout

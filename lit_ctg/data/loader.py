@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from lightning import LightningDataModule
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset, Sampler, default_convert
 
 from lit_ctg.core.batch import Batch
 from lit_ctg.core.processes import children_without_signals, end_with_parent
@@ -163,6 +163,19 @@ def _start(parent: int, init: Callable[[int], None] | None, worker: int) -> None
         init(worker)
 
 
+def _sent(batch: Any) -> Any:
+    """Return a batch as a worker sends it: arrays go through a pipe, each tensor would need a file of shared memory."""
+    if not isinstance(batch, dict):
+        return default_convert(batch)
+    return {name: value.numpy() if isinstance(value, Tensor) else value for name, value in batch.items()}
+
+
+def _received(batch: Any) -> Any:
+    if not isinstance(batch, dict):
+        return batch
+    return {name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value for name, value in batch.items()}
+
+
 @checked
 class ResumableLoader(DataLoader[Batch]):
     """The loader of all corpora: batches are a function of (seed, epoch, position); checkpoints hold the position.
@@ -186,7 +199,14 @@ class ResumableLoader(DataLoader[Batch]):
     ) -> None:
         self.position = 0
         self.order = EpochSampler(len(batches), **order)  # type: ignore[arg-type]  # ours have a length, a Dataset need not
-        super().__init__(batches, batch_size=None, sampler=self.order, num_workers=num_workers, generator=generator)
+        super().__init__(
+            batches,
+            batch_size=None,
+            sampler=self.order,
+            num_workers=num_workers,
+            generator=generator,
+            collate_fn=_sent if num_workers else None,
+        )
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next pass that of ``epoch``; a pass already begun is unaffected."""
@@ -209,7 +229,7 @@ class ResumableLoader(DataLoader[Batch]):
         try:
             for batch in batches:
                 self.position += 1
-                yield batch
+                yield _received(batch) if self.num_workers else batch
         finally:
             shut_down()
             atexit.unregister(shut_down)

@@ -44,7 +44,7 @@ def table_command(
     Args:
         paper: name of a paper; None or "all" for all.
         size: see ``gather``.
-        format: text, md, latex, csv or eee, which writes a file for every run.
+        format: text, md (markdown), latex, csv or eee, which writes a file for every run.
         records: folders and files with records; default: see ``results_for``.
         out: file to write instead of printing; with format=eee the folder.
         console: where to print.
@@ -52,6 +52,7 @@ def table_command(
     Raises:
         UserError: no such paper, size or format, or ``out`` cannot be written.
     """
+    format = "md" if format == "markdown" else format
     if out is not None:
         check_no_input(out)
     results, left_out = gather(paper, size, records)
@@ -285,11 +286,11 @@ def workspace(results: Results, entity: str, project: str) -> Workspace:
     tables = [wr.WeavePanelSummaryTable(table_name=name) for name in LOGGED_TABLES]
     sections.append(ws.Section(name="tables", panels=tables, is_open=True))
     return ws.Workspace(
-        name=f"lit_ctg: {results.paper}",
+        name=f"lit_ctg: {results.paper} ({results.size})",
         entity=entity,
         project=project,
         sections=sections,
-        runset_settings=ws.RunsetSettings(filters=[ws.Tags().isin([results.paper])]),
+        runset_settings=ws.RunsetSettings(filters=[ws.Tags().isin([tag]) for tag in (results.paper, results.size)]),
     )
 
 
@@ -300,7 +301,7 @@ def wandb_report(results: Results, entity: str, project: str) -> Report:
     blocks: list[Any] = [wr.TableOfContents(), wr.H1("Verdicts"), wr.MarkdownBlock(text=_verdict_counts(results))]
     blocks += [wr.H1("Tables"), wr.MarkdownBlock(text=render_all(results.shown, "md", results.notes))]
     # a run set without a project takes the report's, so building one needs no server
-    runs = wr.Runset(name=results.paper, filters=f"Tags in ['{results.paper}']")
+    runs = wr.Runset(name=results.paper, filters=f"Tags in ['{results.paper}'] and Tags in ['{results.size}']")
     for name, panels in metric_panels(results).items():
         blocks += [wr.H1(name), wr.PanelGrid(runsets=[runs], panels=_line_plots(panels))]
     return wr.Report(
@@ -332,7 +333,7 @@ def write_dashboards(results: Sequence[Results], folder: Path, entity: str, proj
     written = []
     for result in results:
         for name, made in _both(result, entity, project).items():
-            written.append(folder / f"{result.paper}-{name}.json")
+            written.append(folder / f"{result.paper}-{result.size}-{name}.json")
             write_atomic(written[-1], serialised(made))
     return written
 
@@ -351,8 +352,8 @@ def publish_dashboards(results: Sequence[Results], entity: str, project: str) ->
             except Exception as error:  # whatever the client raises, the user gets one line
                 reason = " ".join(str(error).split())
                 raise UserError(
-                    f"W&B did not take the {name} of {result.paper}: {reason}; log in with `wandb login`, or write the "
-                    "files with out=FOLDER"
+                    f"W&B did not take the {name} of {result.paper} ({result.size}): {reason}; log in with `wandb "
+                    "login`, or write the files with out=FOLDER"
                 ) from error
             links.append(str(made.url))
     return links

@@ -251,7 +251,10 @@ class RecordPool:
             mixed = any(record is one for one in kept)
             how = "committed, so counted with the others, but of" if mixed else "left out,"
             run = f"{self.paper}/{key[0]} {key[1]} seed {record.seed}"
-            self.notes.append(f"{how} another configuration ({changes}): {run}")
+            # a record in a folder can be asked for alone
+            alone = record.source is not None and record.source.is_file() and not mixed
+            ask = f"; records={record.source.parent} shows it" if alone and record.source is not None else ""
+            self.notes.append(f"{how} another configuration ({changes}): {run}{ask}")
         return kept
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import os
 import re
+import secrets
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -24,6 +28,7 @@ from lit_ctg.core.batch import Corpus
 from lit_ctg.data.corpus import CorpusDataModule
 from lit_ctg.data.huggingface_tokenizer import load as load_tokenizer
 from lit_ctg.errors import UserError
+from lit_ctg.files import write_atomic
 from lit_ctg.limits import check_settings
 from lit_ctg.network.huggingface import HuggingFaceBackbone
 from lit_ctg.results.record import environment
@@ -140,8 +145,8 @@ def check_tokenizer(path: str, revision: str | None, vocabulary: Any) -> None:
         )
 
 
-def build(cfg: DictConfig, folder: Path, loggers: bool = True) -> Experiment:
-    """Build data, model, callbacks, loggers and trainer for a run in ``folder``.
+def build(cfg: DictConfig, folder: Path, loggers: bool = True, callbacks: Sequence[Callback] = ()) -> Experiment:
+    """Build data, model, callbacks (and those given), loggers and trainer for a run in ``folder``.
 
     Raises:
         UserError: a value that some component refuses.
@@ -151,7 +156,7 @@ def build(cfg: DictConfig, folder: Path, loggers: bool = True) -> Experiment:
         prepared(datamodule, Console(stderr=True))
     module = build_model(cfg, datamodule)
     corpus = {**fingerprint(datamodule), **given_weights(module)}
-    callbacks = _callbacks(cfg, folder)
+    callbacks = [*_callbacks(cfg, folder), *callbacks]
     for callback in callbacks:
         if isinstance(callback, RunCheckpoint):
             # not passed as arguments: Hydra would build every _target_ in them
@@ -198,12 +203,49 @@ def _loggers(cfg: DictConfig, folder: Path) -> list[Logger]:
     loggers = []
     for name, node in chosen(cfg.logger):
         extra: dict[str, Any] = {"save_dir": str(folder)}
-        if name != "wandb":
-            loggers.append(instantiate(node, f"logger.{name}", **extra))
-            continue
-        commit = environment()["git"]["commit"] or "unknown"
-        extra["tags"] = [cfg.paper, cfg.regime.name, commit[:8]]
-        with starting_wandb():
-            loggers.append(instantiate(node, f"logger.{name}", **extra))
-            loggers[-1].log_hyperparams(plain(cfg))
+        if name == "wandb":
+            if os.environ.get("WANDB_MODE") == "disabled":
+                continue
+            commit = environment()["git"]["commit"] or "unknown"
+            extra["tags"] = [cfg.paper, cfg.regime.name, cfg.size.name, commit[:8]]
+            # a run that was killed continues under its id
+            extra["id"] = _run_id(folder)
+        with starting_wandb() if name == "wandb" else contextlib.nullcontext():
+            loggers.append(_logger(name, node, extra))
+            if name == "wandb":
+                loggers[-1].log_hyperparams(plain(cfg))
+            elif name != "csv":
+                loggers[-1].log_hyperparams(_shallow(plain(cfg)))
     return loggers
+
+
+def _logger(name: str, node: DictConfig, extra: dict[str, Any]) -> Logger:
+    """Build one logger.
+
+    Raises:
+        UserError: a value that it refuses, or its package is missing.
+    """
+    try:
+        return cast(Logger, instantiate(node, f"logger.{name}", **extra))
+    except UserError as error:
+        if isinstance(getattr(error.__cause__, "__cause__", None), ModuleNotFoundError):
+            raise UserError(f"logger={name} needs {name}: pip install 'lit-ctg[{name}]'") from error
+        raise
+
+
+def _shallow(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings two levels deep: below, names may be any text (a full stop), which MLflow refuses."""
+    return {
+        part: {key: str(value) if isinstance(value, dict) else value for key, value in node.items()}
+        if isinstance(node, dict)
+        else node
+        for part, node in config.items()
+    }
+
+
+def _run_id(folder: Path) -> str:
+    """Return the id of a run directory in W&B, the same in every attempt."""
+    path = folder / "wandb-id"
+    if not path.is_file():
+        write_atomic(path, secrets.token_hex(4))
+    return path.read_text(encoding="utf-8")

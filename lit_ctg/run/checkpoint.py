@@ -15,9 +15,9 @@ from lit_ctg.callback.checkpoint import KEY, DamagedError, load_checked, previou
 from lit_ctg.config import changed, compose, plain
 from lit_ctg.errors import UserError, within
 from lit_ctg.limits import Choice, Seed, check_value
-from lit_ctg.results.record import HASH_IGNORED, REGIMES, SIZES, config_hash, drop_keys, load_record, without_modules
+from lit_ctg.results.record import HASH_IGNORED, REGIMES, SIZES, drop_keys, load_record, without_modules
 from lit_ctg.run.corpus import difference, fingerprint
-from lit_ctg.run.directory import CHECKPOINT, RECORD, finished, run_status, run_stem, set_aside
+from lit_ctg.run.directory import CHECKPOINT, RECORD, finished, run_status, set_aside, stem_of
 from lit_ctg.trust import check_plain
 
 # settings that a checkpoint decides unless the command line says otherwise
@@ -205,8 +205,7 @@ def _of_run(folder: Path) -> Checkpoint:
 
 def _finished(cfg: DictConfig) -> Path:
     """Return the folder of the newest finished run with this configuration."""
-    names = (cfg.paper, cfg.name, cfg.regime.name, cfg.size.name, cfg.seed)
-    stem = run_stem(Path(cfg.output_root), *names, config_hash(plain(cfg)))
+    stem = stem_of(cfg)
     done = [folder for folder in finished(stem) if _complete(folder)]
     if not done:
         raise UserError(

@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lit_ctg.config import plain
 from lit_ctg.errors import FULL, UserError
 from lit_ctg.files import plain_name, try_lock, writing
 from lit_ctg.results.record import config_hash
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
+    from omegaconf import DictConfig
 
 RECORD = "run.json"
 LOG = "metrics.csv"
@@ -80,6 +82,12 @@ def run_stem(root: Path, paper: str, name: str, regime: str, size: str, seed: in
     plain_name(paper, "paper", remedy)
     plain_name(name, "name", remedy)
     return root / paper / name / f"{regime}-{size}-seed{seed}-{config_hash[:8]}"
+
+
+def stem_of(cfg: DictConfig) -> Path:
+    """Return the ``run_stem`` of a composed configuration."""
+    names = (cfg.paper, cfg.name, cfg.regime.name, cfg.size.name, cfg.seed)
+    return run_stem(Path(cfg.output_root), *names, config_hash(plain(cfg)))
 
 
 def claim(

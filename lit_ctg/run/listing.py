@@ -11,7 +11,9 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from lit_ctg.config import config_folder, experiments, variants
+from omegaconf import DictConfig, OmegaConf
+
+from lit_ctg.config import composed, config_folder, experiments, prepare_overrides, variants
 
 PACKAGE = Path(__file__).resolve().parents[1]
 # the kinds that can be listed, and the folder of conf/ that holds each; controls are classes
@@ -136,10 +138,13 @@ def candidates(words: Sequence[str], commands: Mapping[str, Sequence[str]]) -> l
         inner = [name.split() for name in commands if name.split()[: len(before)] == before]
         return list(dict.fromkeys(name[len(before)] for name in inner if name[len(before)].startswith(last)))
     key, equals, _ = last.partition("=")
+    given = {word.partition("=")[0] for word in before}
+    groups = {folder: kind for kind, folder in KINDS.items() if folder}
+    overridden = "experiment" in commands[command]
     if not equals:
-        given = {word.partition("=")[0] for word in before}
-        return [f"{name}=" for name in commands[command] if name.startswith(last) and name not in given]
-    groups = {"experiment": "experiments", "data": "data", "backbone": "backbones"}
+        known = [*commands[command], *(groups if overridden else ())]
+        found = [f"{name}=" for name in dict.fromkeys(known) if name.startswith(last) and name not in given]
+        return found + (_settings(before, last) if overridden else [])
     if key in ("regime", "size"):
         values: Sequence[str] = sizes(key)
     elif key == "what":
@@ -149,6 +154,21 @@ def candidates(words: Sequence[str], commands: Mapping[str, Sequence[str]]) -> l
     else:
         values = list(options(groups[key])) if key in groups else []
     return [f"{key}={value}" for value in values if f"{key}={value}".startswith(last)]
+
+
+def _settings(words: Sequence[str], typed: str) -> list[str]:
+    """Return the settings of the configuration that the words choose, one level below what was typed."""
+    parent, dot, _ = typed.rpartition(".")
+    try:
+        cfg = composed(prepare_overrides(word for word in words if "=" in word))
+        node = OmegaConf.select(cfg, parent) if dot else cfg
+    except Exception:  # an unfinished line may hold anything
+        return []
+    if not isinstance(node, DictConfig):
+        return []
+    below = {f"{parent}{dot}{key}": isinstance(node._get_node(key), DictConfig) for key in node}
+    names = (f"{name}{'.' if inner else '='}" for name, inner in below.items() if dot or inner)
+    return [name for name in names if name.startswith(typed) and not name.endswith("_target_=")]
 
 
 SCRIPTS = {
@@ -164,7 +184,7 @@ _lit_ctg() {
         words=("${words[@]#$prefix}")
     fi
     COMPREPLY=("${words[@]}")
-    [[ "${COMPREPLY[0]}" == *= ]] && compopt -o nospace
+    [[ "${COMPREPLY[0]}" == *[=.] ]] && compopt -o nospace
 }
 complete -F _lit_ctg lit-ctg
 """,

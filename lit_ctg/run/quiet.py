@@ -9,6 +9,8 @@ from contextlib import contextmanager
 
 # at every start they repeat what is in the record, or advertise
 LOGGERS = ("lightning.pytorch", "lightning.fabric")
+# trainer.profiler=simple: its table is asked for
+PROFILERS = "lightning.pytorch.profilers"
 # parts of warnings that do not apply to our runs
 WARNINGS = (
     "does not have many workers",
@@ -24,12 +26,16 @@ WARNINGS = (
 @contextmanager
 def quiet() -> Iterator[None]:
     """Mute those loggers and warnings, and restore everything at the end."""
-    levels = {name: logging.getLogger(name).level for name in LOGGERS}
+    # hydra.verbose asked for more
+    spoken = logging.getLogger().level == logging.DEBUG
+    muted = [name for name in LOGGERS if not spoken and logging.getLogger(name).level != logging.DEBUG]
+    levels = {name: logging.getLogger(name).level for name in (*muted, PROFILERS)}
     with warnings.catch_warnings():
         for part in WARNINGS:
             warnings.filterwarnings("ignore", f".*{part}.*")
-        for name in LOGGERS:
+        for name in muted:
             logging.getLogger(name).setLevel(logging.WARNING)
+        logging.getLogger(PROFILERS).setLevel(logging.INFO)
         try:
             yield
         finally:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
+import re
 import sys
 import tempfile
 import threading
@@ -18,71 +18,202 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import hydra
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Glob, Override
+from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import DictConfig, OmegaConf
 
-from lit_ctg.config import LIMITS, check, compose, config_folder, explained, prepare_overrides, quoted, register
+from lit_ctg.config import (
+    LIMITS,
+    check,
+    compose,
+    composed,
+    config_folder,
+    experiments,
+    explained,
+    hydra_main,
+    prepare_overrides,
+    quoted,
+    register,
+    searchpath_of,
+)
 from lit_ctg.core.divergence import Diverged
 from lit_ctg.errors import UserError, one_line
 from lit_ctg.files import writing
 from lit_ctg.limits import check_value
-from lit_ctg.run.directory import REMEDY
+from lit_ctg.run.directory import FINAL, REMEDY, finished, stem_of
 from lit_ctg.run.jobs import JOURNAL_VARIABLE, Jobs, cores
+from lit_ctg.run.launch import is_first_process, started_together
 from lit_ctg.terminal import Console, printable
 from lit_ctg.trust import named_by_user, without_trust
+
+if TYPE_CHECKING:
+    from lightning import Callback
 
 # seconds between two reads of the journal
 POLL = 0.2
 # outcomes of a job, in the order of the summary, which names some only when they occur
-STATUSES = ("DONE", "SKIPPED", "BUSY", "DIVERGED", "FAILED")
-SELDOM = ("BUSY", "DIVERGED")
+STATUSES = ("DONE", "TRIED", "SKIPPED", "BUSY", "DIVERGED", "FAILED")
+SELDOM = ("TRIED", "BUSY", "DIVERGED")
 
 
-def sweep(words: list[str]) -> int:
+def sweep(words: list[str], dry_run: bool = False, leave: bool = False) -> int:
     """Run every combination of the comma-separated values; return 0, or 1 if some job failed or was not run.
 
     A run that diverged is a result, not a failure.
 
+    Args:
+        words: overrides as Hydra reads them; ``experiment=glob(...)`` matches over all papers.
+        dry_run: print a line for each job and stop.
+        leave: submit the jobs to SLURM and do not wait for them.
+
     Raises:
         UserError: the overrides cannot be composed, so no job was started; or the journal cannot be written.
     """
+    if together := started_together():
+        raise UserError(
+            f"{together.world_size()} processes were started: start a sweep in one, with sweep=local or slurm"
+        )
     overrides = prepare_overrides(without_trust(words))
-    root = next(
-        (word.partition("=")[2].strip("'\"") for word in words if word.startswith("output_root=")),
-        "outputs",
-    )
-    os.environ["HYDRA_FULL_ERROR"] = "1"
     register()
     with explained():
-        jobs, limit = plan(overrides)
+        overrides = applied_per_job(overrides)
+        jobs, limit, launcher = plan(overrides)
+    beside = searchpath_of(overrides)
+    if dry_run:
+        return _show_jobs(jobs, beside)
+    if leave and not launcher.startswith("submitit"):
+        raise UserError("leave=true is for jobs that SLURM runs: add sweep=slurm, or leave it out")
+    _check_jobs(jobs, beside)
+    root = next((word.partition("=")[2].strip("'\"") for word in words if word.startswith("output_root=")), "outputs")
     folder = _new_folder(Path(root) / "sweeps")
     journal = folder / "jobs.jsonl"
     os.environ[JOURNAL_VARIABLE] = str(journal.resolve())
     began = time.monotonic()
-    run = hydra.main(config_path=str(config_folder()), config_name="config", version_base="1.3")(_job)
-    if not any(word.startswith("hydra.sweep.dir=") for word in overrides):
-        overrides.append(f"hydra.sweep.dir={quoted(str(folder))}")
-    arguments, sys.argv = sys.argv, ["lit-ctg", "--multirun", *overrides]
+    # a job's folder has its overrides
+    ours = {"hydra.sweep.dir": quoted(str(folder)), "hydra.output_subdir": ".hydra"}
+    given = {word.partition("=")[0] for word in overrides}
+    overrides += [f"{key}={value}" for key, value in ours.items() if key not in given]
     try:
         # what Hydra writes there; errors of jobs end in the journal
         with (
-            explained(),
-            Watcher(journal, jobs),
+            Watcher(journal, len(jobs)),
             _side_by_side(limit, folder / "jobs") as pool,
             writing(folder, remedy=REMEDY),
+            _submitting() if leave else contextlib.nullcontext([]) as submitted,
         ):
-            run()
+            hydra_main(_job, ["--multirun", *overrides])
             pool.finish()
     finally:
-        sys.argv = arguments
         os.environ.pop(JOURNAL_VARIABLE, None)
-    return _summary(journal, jobs, time.monotonic() - began)
+    if leave:
+        print(f"{len(submitted)} jobs submitted: {' '.join(submitted)}; each adds a line to {journal} when it ends")
+        return 0
+    return _summary(journal, len(jobs), time.monotonic() - began)
+
+
+@contextlib.contextmanager
+def _submitting() -> Iterator[list[str]]:
+    """Have Hydra's launcher not wait for the jobs that it submits; yield their ids."""
+    import submitit
+
+    wait, ids = submitit.Job.results, list[str]()
+
+    def results(job: Any) -> list[JobReturn]:
+        ids.append(str(job.job_id))
+        return [JobReturn(status=JobStatus.COMPLETED, _return_value="SUBMITTED")]
+
+    submitit.Job.results = results
+    try:
+        yield ids
+    finally:
+        submitit.Job.results = wait
+
+
+def applied_per_job(words: Sequence[str]) -> list[str]:
+    """Return the words of a sweep so that each applies to the job, whose experiment it may need.
+
+    Hydra composes the words without a choice before it chooses experiments, where they would find no such key; a
+    choice among one value waits. Patterns of experiments become names.
+    """
+    parser, known = override_parser(), experiments(searchpath_of(words))
+    named = [_named(override, known) for override in parser.parse_overrides(list(words))]
+    overrides = parser.parse_overrides(named)
+    if not any(override.key_or_group == "experiment" and override.is_sweep_override() for override in overrides):
+        return named
+    return [
+        word if _is_general(override) else _one_choice(word) for word, override in zip(named, overrides, strict=True)
+    ]
+
+
+def _named(override: Override, known: Sequence[str]) -> str:
+    pattern = override.value()
+    if override.key_or_group != "experiment" or not isinstance(pattern, Glob):
+        return str(override.input_line)
+    if not (names := pattern.filter(list(known))):
+        raise UserError(f"{override.input_line}: nothing matches; name the experiments, separated by commas")
+    return f"experiment={','.join(names)}"
+
+
+def _is_general(override: Override) -> bool:
+    """Return whether a word means something without an experiment, or cannot be a choice."""
+    if override.is_sweep_override() or override.is_delete() or override.is_hydra_override():
+        return True
+    return not re.search(r"[./]", override.key_or_group) or not override.get_value_element_as_str()
+
+
+def _one_choice(word: str) -> str:
+    key, _, value = word.partition("=")
+    return f"{key}=choice({value})"
+
+
+def override_parser() -> OverridesParser:
+    """Return Hydra's parser, which looks up options that patterns match."""
+    GlobalHydra.instance().clear()
+    with hydra.initialize_config_dir(str(config_folder()), version_base="1.3", job_name="lit_ctg"):
+        return OverridesParser.create(GlobalHydra.instance().config_loader())
+
+
+def _check_jobs(jobs: Sequence[Sequence[str]], beside: Sequence[str]) -> None:
+    """Refuse a sweep whose first and last job cannot be composed; a single bad job fails by itself.
+
+    Raises:
+        UserError: what is wrong with the first.
+    """
+    try:
+        compose([*jobs[0], *beside, _numbered(0)])
+    except UserError as error:
+        with contextlib.suppress(UserError):
+            compose([*jobs[-1], *beside, _numbered(len(jobs) - 1)])
+            return
+        raise error
+
+
+def _numbered(job: int) -> str:
+    """Return the override that tells a job its number."""
+    return f"hydra.job.num={job}"
+
+
+def _show_jobs(jobs: Sequence[Sequence[str]], beside: Sequence[str]) -> int:
+    """Print number, overrides, folder and state of each job; return 1 if some job cannot be composed."""
+    failed = 0
+    for number, job in enumerate(jobs):
+        line = f"[{number + 1}/{len(jobs)}] {' '.join(job)}"
+        try:
+            stem = stem_of(compose([*job, *beside, _numbered(number)]))
+        except UserError as error:
+            failed += 1
+            print(printable(f"{line}: {error}"), file=sys.stderr)
+            continue
+        done = finished(stem, FINAL)
+        print(printable(f"{line}: {done[-1]}, done" if done else f"{line}: {stem}"))
+    return 1 if failed else 0
 
 
 def _new_folder(parent: Path) -> Path:
@@ -92,39 +223,31 @@ def _new_folder(parent: Path) -> Path:
         return Path(tempfile.mkdtemp(prefix=f"{datetime.now():%Y-%m-%d_%H-%M-%S}-", dir=parent))
 
 
-def plan(overrides: Sequence[str]) -> tuple[int, int]:
-    """Return the jobs of a sweep, and how many of them run side by side in separate processes.
+def plan(words: Sequence[str]) -> tuple[list[list[str]], int, str]:
+    """Return the overrides of each job of a sweep, how many jobs run side by side in processes, and the launcher.
 
     The jobs are those that Hydra's sweeper makes from these words and from the experiment's ``hydra.sweeper.params``.
 
     Raises:
         HydraException, OmegaConfBaseException: the overrides cannot be composed.
-        UserError: ``jobs`` is below 1, no experiment, or a pattern (``glob(...)``) that matches no option.
+        UserError: ``jobs`` is below 1, or a pattern (``glob(...)``) that matches no option.
     """
-    GlobalHydra.instance().clear()
-    with hydra.initialize_config_dir(str(config_folder()), version_base="1.3", job_name="lit_ctg"):
-        parser = OverridesParser.create(GlobalHydra.instance().config_loader())
-        given = parser.parse_overrides(list(overrides))
-        fixed = [word for word, override in zip(overrides, given, strict=True) if not override.is_sweep_override()]
-        cfg = hydra.compose("config", overrides=fixed, return_hydra_config=True)
-        if not any(override.get_key_element() == "experiment" for override in given):
-            check(cfg)  # no job chooses another experiment
-        params = cast("dict[str, Any]", OmegaConf.to_container(cfg.hydra.sweeper, resolve=False)).get("params") or {}
-        own = parser.parse_overrides([f"{key}={value}" for key, value in params.items()])
-        # as in the sweeper: a word of the command line replaces the experiment's sweep over the same key
-        choices = {override.get_key_element(): _choices(override) for override in [*own, *given]}
-    GlobalHydra.instance().clear()
+    parser = override_parser()
+    given = parser.parse_overrides(list(words))
+    fixed = [word for word, override in zip(words, given, strict=True) if not override.is_sweep_override()]
+    cfg = composed(fixed)
+    settings = HydraConfig.get()
+    params = cast("dict[str, Any]", OmegaConf.to_container(settings.sweeper, resolve=False)).get("params") or {}
+    # as in the sweeper: a word of the command line replaces the experiment's sweep over the same key
+    every = parser.parse_overrides([f"{key}={value}" for key, value in params.items()])
+    every += [override for override in given if not override.is_hydra_override()]
+    for override in every:
+        if override.is_discrete_sweep() and not any(True for _ in override.sweep_string_iterator()):
+            raise UserError(f"{override.input_line}: nothing matches; name the options, separated by commas")
     limit = cfg.get("jobs", 1)
     check_value("jobs", limit, LIMITS["jobs"])
-    return math.prod(choices.values()), limit or cores()
-
-
-def _choices(override: Override) -> int:
-    if not override.is_discrete_sweep():
-        return 1
-    if not (count := sum(1 for _ in override.sweep_string_iterator())):
-        raise UserError(f"{override.input_line}: nothing matches; name the options, separated by commas")
-    return count
+    (jobs,) = BasicSweeper.split_arguments(every, None)
+    return jobs, limit or cores(), str(settings.runtime.choices["hydra/launcher"])
 
 
 # the jobs of this process's sweep; None: they run in this process
@@ -145,40 +268,61 @@ def _side_by_side(limit: int, logs: Path) -> Iterator[Jobs]:
 
 def _job(cfg: DictConfig) -> str:
     """Run one job of Hydra's sweep here, or start a process for it."""
-    words = list(HydraConfig.get().overrides.task)
+    settings = HydraConfig.get()
+    words = list(settings.overrides.task)
+    beside = [*searchpath_of(settings.overrides.hydra), _numbered(settings.job.num)]
     if _pool is not None:
-        _pool.start(words)
+        _pool.start([*words, *beside])
         return "STARTED"
     # in a sweep over several papers only the job's own words say which variant of a corpus it reads
     if prepare_overrides(words) != words:
-        return _run(lambda: compose(words))
+        return _run(lambda: compose([*words, *beside]), words)
     named_by_user(cfg)
-    return _run(lambda: check(cfg))
+    return _run(lambda: check(cfg), words)
 
 
 def run_job(words: Sequence[str]) -> int:
     """Run one job in its own process; return 0: its outcome is in the journal (1: that cannot be written)."""
     try:
-        _run(lambda: compose(words))
+        _run(lambda: compose(words), [word for word in words if not word.startswith("hydra.")])
     except UserError as error:
         print(printable(one_line(error)), file=sys.stderr)
         return 1
     return 0
 
 
-def _run(composed: Callable[[], DictConfig]) -> str:
+def _run(composed: Callable[[], DictConfig], words: Sequence[str]) -> str:
     """Run one job; a failure becomes a line on the screen and in the journal, not the end of the sweep."""
+    entry = outcome_of(composed, words)
+    # one line in one write: jobs may run side by side; further processes of a multi-device run are not jobs
+    if is_first_process():
+        path = os.environ[JOURNAL_VARIABLE]
+        again = f"free some space: the same command continues ({entry['job']}: {entry['status'].lower()})"
+        with writing(path, remedy=again), open(path, "a", encoding="utf-8") as journal:
+            journal.write(json.dumps(entry) + "\n")
+    return str(entry["status"])
+
+
+def outcome_of(composed: Callable[[], DictConfig], words: Sequence[str], *callbacks: Callback) -> dict[str, Any]:
+    """Train one configuration; return its line of the journal, whatever happens.
+
+    Args:
+        composed: composes it.
+        words: its overrides.
+        callbacks: more callbacks of the trainer.
+    """
     from lit_ctg.run.train import train
 
     register()
     began = time.monotonic()
-    entry: dict[str, Any] = {"job": "unknown", "status": "FAILED", "folder": None, "error": None}
+    entry: dict[str, Any] = {"job": "unknown", "status": "FAILED", "overrides": list(words)}
+    entry |= {"folder": None, "error": None}
     debug = False
     try:
         cfg = composed()
         debug = cfg.debug
         entry["job"] = f"{cfg.paper}/{cfg.name} {cfg.regime.name} {cfg.size.name} seed {cfg.seed}"
-        outcome = train(cfg)
+        outcome = train(cfg, *callbacks)
         entry |= {"status": outcome.status, "folder": str(outcome.folder)}
     except UserError as error:
         entry |= {"status": "DIVERGED" if isinstance(error, Diverged) else "FAILED", "error": one_line(error)}
@@ -187,13 +331,7 @@ def _run(composed: Callable[[], DictConfig]) -> str:
             traceback.print_exc()
         entry["error"] = one_line(error)
     entry["seconds"] = round(time.monotonic() - began, 1)
-    # one line in one write: jobs may run side by side; further processes of a multi-device run are not jobs
-    if int(os.environ.get("LOCAL_RANK", 0)) == 0:
-        path = os.environ[JOURNAL_VARIABLE]
-        again = f"free some space: the same command continues ({entry['job']}: {entry['status'].lower()})"
-        with writing(path, remedy=again), open(path, "a", encoding="utf-8") as journal:
-            journal.write(json.dumps(entry) + "\n")
-    return str(entry["status"])
+    return entry
 
 
 class Watcher:

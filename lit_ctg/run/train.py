@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import gc
 import os
+import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import torch
+from lightning import Callback
+from lightning.fabric.plugins.environments import ClusterEnvironment
 from lightning.pytorch.loggers import WandbLogger
 from omegaconf import DictConfig
 
@@ -28,8 +32,9 @@ from lit_ctg.results.record import RunRecord, config_hash, environment, in_float
 from lit_ctg.run.build import Experiment, build, build_datamodule
 from lit_ctg.run.checkpoint import prepare_resume
 from lit_ctg.run.corpus import difference, fingerprint
-from lit_ctg.run.directory import CHECKPOINT, Finished, RunDirectory, claim, run_stem
+from lit_ctg.run.directory import CHECKPOINT, Finished, RunDirectory, claim, stem_of
 from lit_ctg.run.effect import effect
+from lit_ctg.run.launch import check_number, from_first, is_first_process, started_together
 from lit_ctg.run.quiet import quiet
 from lit_ctg.terminal import Console
 
@@ -39,14 +44,21 @@ FOLDER_VARIABLE, FIRST_VARIABLE = "LIT_CTG_RUN_FOLDER", "LIT_CTG_FIRST_PROCESS"
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended: DONE, SKIPPED because its record existed, or BUSY because another process is running it."""
+    """How a run ended.
+
+    DONE, SKIPPED because its record existed, BUSY because another process is running it, or TRIED on a few batches.
+    """
 
     status: str
     folder: Path
 
 
-def train(cfg: DictConfig) -> Outcome:
+def train(cfg: DictConfig, *callbacks: Callback) -> Outcome:
     """Train one configuration and leave ``run.json`` in its run directory.
+
+    Args:
+        cfg: with ``trainer.fast_dev_run`` a few batches are tried and nothing is left.
+        callbacks: more callbacks of the trainer.
 
     Raises:
         Diverged: the record says DIVERGED and where it was seen.
@@ -59,32 +71,70 @@ def train(cfg: DictConfig) -> Outcome:
     for part in ("data", "model", "backbone", "decoding", "metric", "callback", "trainer", "logger"):
         check_settings(cfg[part], part)  # before there is a run directory
     with quiet():
-        return join(cfg) if int(os.environ.get("LOCAL_RANK", 0)) > 0 else _train(cfg)
+        if together := started_together():
+            check_number(together, cfg.trainer)
+            try:
+                return _train(cfg, callbacks, together)
+            finally:
+                if torch.distributed.is_initialized():
+                    torch.distributed.destroy_process_group()
+        return join(cfg) if int(os.environ.get("LOCAL_RANK", 0)) > 0 else _train(cfg, callbacks)
 
 
-def _train(cfg: DictConfig) -> Outcome:
+def _train(cfg: DictConfig, callbacks: Sequence[Callback], together: ClusterEnvironment | None = None) -> Outcome:
+    if cfg.trainer.get("fast_dev_run"):
+        return _try(cfg)
+    if together and together.global_rank() > 0:
+        found = from_first(together)
+        return found if isinstance(found, Outcome) else join(cfg, found)
     config = plain(cfg)
-    digest = config_hash(config)
-    stem = run_stem(Path(cfg.output_root), cfg.paper, cfg.name, cfg.regime.name, cfg.size.name, cfg.seed, digest)
     console = Console(soft_wrap=True, highlight=False, markup=False)
     same = SameCorpus(lambda: fingerprint(build_datamodule(cfg)))
-    directory = claim(stem, cfg.skip_completed, same)
+    try:
+        directory = claim(stem_of(cfg), cfg.skip_completed, same)
+    except UserError as error:
+        if together:
+            from_first(together, error)
+        raise
+    outcome = None
     if isinstance(directory, Finished):
-        if directory.busy:
-            console.print(f"not run, {directory.busy} is at it: {directory.path}")
-            return Outcome("BUSY", directory.path)
-        console.print(f"done already, skipped: {directory.path}")
-        return Outcome("SKIPPED", directory.path)
-    record = new_record(cfg, config, digest)
+        why = f"not run, {directory.busy} is at it" if directory.busy else "done already, skipped"
+        console.print(f"{why}: {directory.path}")
+        outcome = Outcome("BUSY" if directory.busy else "SKIPPED", directory.path)
+    if together:
+        from_first(together, outcome or directory.path.resolve())
+    if isinstance(directory, Finished):
+        return cast(Outcome, outcome)
+    record = new_record(cfg, config, config_hash(config))
     with directory:
         try:
-            _run(cfg, directory, record, console)
+            _run(cfg, directory, record, console, callbacks)
         except Exception as error:
             record.status, record.error = "DIVERGED" if isinstance(error, Diverged) else "FAILED", one_line(error)
             write_record(record, directory.record)
             raise
     console.print(f"record: {directory.record}")
     return Outcome("DONE", directory.path)
+
+
+def _try(cfg: DictConfig) -> Outcome:
+    """Run the batches that ``trainer.fast_dev_run`` asks for, in a folder that goes."""
+    with tempfile.TemporaryDirectory() as folder, _shared(Path(folder)):
+        _fit(build(cfg, Path(folder), loggers=False), Path(folder) / CHECKPOINT)
+    if is_first_process():
+        print(f"trainer.fast_dev_run={cfg.trainer.fast_dev_run}: training and validation work; no record was written")
+    return Outcome("TRIED", Path(folder))
+
+
+@contextmanager
+def _shared(folder: Path) -> Iterator[None]:
+    """Tell the processes that Lightning starts which folder the run has."""
+    os.environ |= {FOLDER_VARIABLE: str(folder.resolve()), FIRST_VARIABLE: str(os.getpid())}
+    try:
+        yield
+    finally:
+        for name in (FOLDER_VARIABLE, FIRST_VARIABLE):
+            os.environ.pop(name, None)
 
 
 class SameCorpus:
@@ -112,16 +162,24 @@ class SameCorpus:
         return not difference(theirs, self.ours)
 
 
-def join(cfg: DictConfig) -> Outcome:
-    """Join a run as one of the other processes that Lightning starts with the same command (trainer=ddp).
+def join(cfg: DictConfig, folder: Path | None = None) -> Outcome:
+    """Join a run as one of its other processes.
+
+    Args:
+        cfg: of the run.
+        folder: its directory; None in a process that Lightning started with the same command (trainer=ddp).
 
     Raises:
         UserError: started by something else.
     """
-    if FOLDER_VARIABLE not in os.environ:
-        raise UserError("LOCAL_RANK is set but no run is under way: start one process, Lightning starts the others")
-    end_with_parent(int(os.environ[FIRST_VARIABLE]))
-    folder = Path(os.environ[FOLDER_VARIABLE])
+    if folder is None:
+        if FOLDER_VARIABLE not in os.environ:
+            raise UserError(
+                "LOCAL_RANK is set but no run is under way: start one process and let Lightning start the others, or "
+                "start all with torchrun or srun"
+            )
+        end_with_parent(int(os.environ[FIRST_VARIABLE]))
+        folder = Path(os.environ[FOLDER_VARIABLE])
     experiment = build(cfg, folder, loggers=False)
     _fit(experiment, folder / CHECKPOINT)
     return Outcome("DONE", folder)
@@ -154,19 +212,21 @@ def _fit(experiment: Experiment, checkpoint: Path) -> None:
         trainer.validate(module, datamodule, verbose=False)
 
 
-def _run(cfg: DictConfig, directory: RunDirectory, record: RunRecord, console: Console) -> None:
+def _run(
+    cfg: DictConfig, directory: RunDirectory, record: RunRecord, console: Console, callbacks: Sequence[Callback]
+) -> None:
     """Fit, validate, and write the record."""
     began = time.monotonic()
-    experiment = build(cfg, directory.path)
+    experiment = build(cfg, directory.path, callbacks=callbacks)
     record.threads, record.precision, record.corpus = experiment.threads, experiment.precision, experiment.corpus
     if in_float32(record):
         console.print(f"this processor has no units for bfloat16: products in float32, not {cfg.trainer.precision}")
     if warning := prepare_resume(directory.path, record.config, experiment.corpus):
         console.print(warning, markup=False)
     counter = experiment.callback(RunRecordCallback)
-    os.environ |= {FOLDER_VARIABLE: str(directory.path.resolve()), FIRST_VARIABLE: str(os.getpid())}
     try:
-        _fit(experiment, directory.checkpoint)
+        with _shared(directory.path):
+            _fit(experiment, directory.checkpoint)
         samples = fill_record(record, experiment, directory.path)
         if found := record.status == "DONE" and effect(experiment.module, experiment.trainer.val_dataloaders):
             console.print(found.line(), markup=False, highlight=False, soft_wrap=True)
@@ -177,8 +237,6 @@ def _run(cfg: DictConfig, directory: RunDirectory, record: RunRecord, console: C
         record.history = record.history or counter.collect(experiment.trainer)[1]
         raise
     finally:
-        for name in (FOLDER_VARIABLE, FIRST_VARIABLE):
-            os.environ.pop(name, None)
         close_loggers(experiment)
         # over all attempts: the cost of a run predicts that of the next one like it
         record.wall_time_s = round(counter.seconds_before + time.monotonic() - began, 3)

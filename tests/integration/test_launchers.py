@@ -59,7 +59,7 @@ def test_jobs_side_by_side_leave_the_same_records(launcher: str, one_by_one: dic
 
 def test_every_launcher_composes() -> None:
     names = {path.stem for path in (config_folder() / "sweep").glob("*.yaml")}
-    assert names == {"basic", "local", "slurm", "ray"}
+    assert names == {"basic", "local", "slurm", "ray", "optuna"}
     import hydra
 
     from lit_ctg.config import register
@@ -68,5 +68,40 @@ def test_every_launcher_composes() -> None:
     for name in sorted(names):
         with hydra.initialize_config_dir(str(config_folder()), version_base="1.3"):
             cfg = hydra.compose("config", [*WORDS[:2], f"sweep={name}"], return_hydra_config=True)
-        kind = {"basic": "basic", "local": "basic", "slurm": "submitit_slurm", "ray": "ray"}[name]
+        kind = {"basic": "basic", "local": "basic", "optuna": "basic", "slurm": "submitit_slurm", "ray": "ray"}[name]
         assert cfg.hydra.runtime.choices["hydra/launcher"] == kind
+
+
+OWN = {
+    "my_package/__init__.py": """
+from lit_ctg.papers.semantic_fusion import SemanticFusionModule
+
+class Mine(SemanticFusionModule):
+    pass
+""",
+    "my_conf/model/mine.yaml": "defaults: [semantic_fusion]\n_target_: my_package.Mine\n",
+    "my_conf/experiment/mine/tiny.yaml": """# @package _global_
+defaults:
+  - /experiment/semantic_fusion/baseline
+  - override /model: mine
+  - _self_
+name: tiny
+""",
+}
+
+
+@pytest.mark.long
+def test_an_experiment_and_a_model_outside_the_repository(run_cli, tmp_path: Path, monkeypatch) -> None:
+    """The files of docs/sweeps.md; jobs that are processes find them too, and a checkpoint needs trust=."""
+    for name, text in OWN.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    words = ["size=smoke", "metric=[perplexity]", "callback=[run_record,checkpoint]", "logger=none"]
+    words += ["trainer.limit_train_batches=1", "trainer.limit_val_batches=1", "--config-dir", "my_conf", "sweep=local"]
+    code, out, err = run_cli("train", "-m", "experiment=glob(mine/*)", "seed=0,1", *words)
+    assert code == 0 and out.count("done semantic_fusion/tiny") == 2, err
+    folder = next(tmp_path.glob("outputs/semantic_fusion/tiny/*seed0*")).relative_to(tmp_path)
+    code, _, err = run_cli("evaluate", str(folder))
+    assert code == 2 and "trust=my_package" in err
+    assert run_cli("evaluate", str(folder), "trust=my_package")[0] == 0

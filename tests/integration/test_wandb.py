@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from lightning.pytorch.loggers import WandbLogger
 
 from lit_ctg.config import compose
 from lit_ctg.errors import UserError
+from lit_ctg.run.build import _loggers
 from lit_ctg.run.train import train
 from tests.offline_wandb import finished
 
@@ -23,12 +26,46 @@ def test_an_offline_run_lies_in_the_run_directory_and_is_finished(tmp_path: Path
 
     folder = train(compose([*WORDS, *QUICK, f"output_root={tmp_path}"])).folder
     assert wandb.run is None
-    content = b"".join(entry.SerializeToString() for entry in finished(folder))
+    entries = finished(folder)
+    (run,) = (entry.run for entry in entries if entry.WhichOneof("record_type") == "run")
+    assert run.display_name == "semantic_fusion-baseline-corrected-smoke-seed0"
+    assert (run.job_type, run.run_group) == ("train", "semantic_fusion/baseline")
+    assert {"semantic_fusion", "corrected", "smoke"} < set(run.tags)
+    content = b"".join(entry.SerializeToString() for entry in entries)
     value = json.loads((folder / "run.json").read_text())["metrics"]["val/perplexity"]["value"]
     assert b"val/perplexity" in content and f"{value:.4f}"[:5].encode() in content
-    assert b"semantic_fusion/baseline" in content and b"corrected" in content
     # nothing is there that is not also on disk
     assert "val/perplexity" in (folder / "metrics.csv").read_text().splitlines()[0]
+
+
+def test_a_run_that_is_resumed_keeps_its_id_and_a_repeated_one_does_not(tmp_path: Path) -> None:
+    cfg = compose(WORDS)
+    folders = [tmp_path / name for name in ("run", "run", "run-1")]
+    ids = [logger._id for folder in folders for logger in _loggers(cfg, folder) if isinstance(logger, WandbLogger)]
+    assert ids[0] == ids[1] != ids[2]
+
+
+@pytest.mark.long
+def test_a_disabled_run_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    folder = train(compose([*WORDS, *QUICK, f"output_root={tmp_path}"])).folder
+    assert (folder / "run.json").is_file() and (folder / "metrics.csv").is_file()
+    assert not (folder / "wandb").exists()
+
+
+@pytest.mark.parametrize("name", ["tensorboard", "mlflow"])
+def test_other_loggers_are_lightnings(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or one line that names the package; nothing else of a run depends on them."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    cfg = compose(["experiment=graphmax/main", "size=smoke", f"logger={name}", f"output_root={tmp_path}"])
+    if importlib.util.find_spec(name) is None:
+        with pytest.raises(UserError, match=rf"lit-ctg\[{name}\]"):
+            _loggers(cfg, tmp_path / "run")
+        return
+    _, logger = _loggers(cfg, tmp_path / "run")
+    logger.log_metrics({"val/loss": 1.0}, step=1)
+    logger.finalize("success")
+    assert any(tmp_path.rglob("events.out.tfevents*" if name == "tensorboard" else "mlflow.db"))
 
 
 @pytest.mark.long

@@ -201,7 +201,7 @@ def test_dashboards_show_a_paper_s_own_runs_and_not_too_many_lines(make_record) 
     assert [len(panel.y) for panel in section.panels] == [8] * 12
     for data in map(serialised, (made, wandb_report(results, "me", "ours"))):
         found = [node["value"] for node in _nodes(json.loads(data)) if node.get("op") == "IN"]
-        assert found and all(value == [PAPER] for value in found)
+        assert found and {value for (value,) in found} == {PAPER, "paper"}
     assert "1 run, size paper" in data, "the notes of the tables"
 
 
@@ -254,7 +254,9 @@ def test_every_paper_has_both(paper: str, tmp_path: Path) -> None:
     console = Console(file=StringIO())
     assert report(paper, target="wandb", project="ours", out=tmp_path, console=console) == 0
     files = {path.name for path in tmp_path.iterdir()}
-    assert files == {f"{paper}-workspace.json", f"{paper}-report.json"}
+    sizes = {name.split("-")[1] for name in files}
+    assert files == {f"{paper}-{size}-{kind}.json" for size in sizes for kind in ("workspace", "report")}
+    assert len(files) == console.file.getvalue().count("dashboard: ")  # type: ignore[attr-defined]
     assert all(json.loads(path.read_text(encoding="utf-8")) for path in tmp_path.iterdir())
 
 
@@ -285,5 +287,5 @@ def test_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="entity="):
         report(PAPER, target="wandb")
     monkeypatch.setattr(ws.Workspace, "save", refuse)
-    with pytest.raises(UserError, match="did not take the workspace of semantic_fusion: no key of yours; log in"):
+    with pytest.raises(UserError, match=r"did not take the workspace of semantic_fusion .*: no key of yours; log in"):
         report(PAPER, target="wandb", entity="me")

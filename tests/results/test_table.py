@@ -77,12 +77,16 @@ def test_one_seed_counts_once_the_later_run_wins(make_record) -> None:
         assert len(pool.records()) == 1
 
 
-def test_another_configuration_is_left_out_and_named(make_record) -> None:
+def test_another_configuration_is_left_out_and_named(make_record, tmp_path) -> None:
     records = [make_record("main", "corrected", seed) for seed in (1, 2, 3)]
     records[2].config["model"] = {"lr": 1.0}
     pool = RecordPool(records, "semantic_fusion", "paper")
     assert list(pool.read("main", "corrected", PPL).values) == [1, 2]
-    assert pool.notes == ["left out, another configuration (model.lr=1.0): semantic_fusion/main corrected seed 3"]
+    note = "left out, another configuration (model.lr=1.0): semantic_fusion/main corrected seed 3"
+    assert pool.notes == [note]
+    records[2].source = tmp_path / "run.json"
+    records[2].source.touch()
+    assert RecordPool(records, "semantic_fusion", "paper").notes == [f"{note}; records={tmp_path} shows it"]
 
 
 def test_an_option_that_did_not_exist_is_one_that_is_off(make_record) -> None:

@@ -60,6 +60,10 @@ def test_a_description_is_a_comment_or_a_docstring(tmp_path: Path) -> None:
         ("lit-ctg table paper=nsl", ["paper=nslm"]),
         ("lit-ctg train experiment=nslm/places_g", ["experiment=nslm/places_grounded"]),
         ("lit-ctg train colour=", []),
+        ("lit-ctg train trainer=d", ["trainer=ddp", "trainer=default"]),
+        ("lit-ctg train trainer.prec", ["trainer.precision="]),
+        ("lit-ctg train experiment=idea_gate/main model.al", ["model.alpha=", "model.alpha_ramp_fraction="]),
+        ("lit-ctg train experiment=nothing model.", []),
     ],
 )
 def test_words_are_completed(line: str, found: list[str]) -> None:

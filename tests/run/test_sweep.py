@@ -7,11 +7,12 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
-from lit_ctg.config import config_folder, prepare_overrides, register
+from lit_ctg.config import prepare_overrides, register
 from lit_ctg.errors import UserError
 from lit_ctg.run.directory import claim
 from lit_ctg.run.sweep import _entries, plan, progress_line, sweep
@@ -37,18 +38,10 @@ def entry(status: str, seconds: float) -> dict:
         ([RUN, "decoding=glob(semantic*)", "seed=0,1"], 4),  # a pattern stands for the options that match
     ],
 )
-def test_jobs_are_counted_as_hydra_makes_them(words, jobs):
-    import hydra
-    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-    from hydra.core.global_hydra import GlobalHydra
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-
+def test_jobs_are_those_of_hydras_sweeper(words, jobs):
     register()
-    prepared = prepare_overrides(words)
-    assert plan(prepared) == (jobs, 1)
-    with hydra.initialize_config_dir(str(config_folder()), version_base="1.3"):
-        parsed = OverridesParser.create(GlobalHydra.instance().config_loader()).parse_overrides(prepared)
-        assert sum(len(batch) for batch in BasicSweeper.split_arguments(parsed, None)) == jobs
+    found, limit, launcher = plan(prepare_overrides(words))
+    assert (len(found), limit, launcher) == (jobs, 1, "basic")
 
 
 def test_a_pattern_that_matches_nothing_is_named():
@@ -64,6 +57,74 @@ def test_a_sweep_that_cannot_begin_is_one_line_and_leaves_no_folder(words, run_c
     code, out, err = run_cli("train", "-m", *words, f"output_root={tmp_path / 'outputs'}")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert not (tmp_path / "outputs").exists()
+
+
+TWO_PAPERS = "experiment=semantic_fusion/baseline,graphmax/main"
+OF_A_JOB = ["data.batch_size=2", "prompt=a, b", "backbone.dropout=0.2"]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([TWO_PAPERS, *OF_A_JOB], ["semantic_fusion/baseline", "graphmax/main"]),
+        (
+            ["experiment=glob(graphmax/tr*)", "data.batch_size=2"],
+            ["graphmax/translation", "graphmax/translation_en_ro"],
+        ),
+        (["experiment=glob(*/main,exclude=[i*,n*,s*])", "model.learning_rate=1"], ["graphmax/main"]),
+    ],
+)
+def test_settings_of_a_part_and_patterns_go_with_several_experiments(words, expected, run_cli, tmp_path, monkeypatch):
+    """Hydra applies the first before it chooses experiments ("not in struct"), and matches no option in a subfolder."""
+    code, out, _ = run_cli("train", "-m", *words, "size=smoke", "--config")
+    assert code == 0 and [re.search(r"experiment=(\S+)", line)[1] for line in out.splitlines()] == expected
+    assert not (tmp_path / "outputs").exists()
+    made = []
+    monkeypatch.setattr("lit_ctg.run.train.train", lambda cfg: made.append(cfg) or Outcome("DONE", tmp_path))
+    assert sweep([*words, "size=smoke"]) == 0
+    assert [f"{cfg.paper}/{cfg.name}" for cfg in made] == expected
+    if words[1:] == OF_A_JOB:
+        assert [(cfg.data.batch_size, cfg.prompt, cfg.backbone.dropout) for cfg in made] == [(2, "a, b", 0.2)] * 2
+
+
+def test_a_job_leaves_its_overrides_and_no_empty_file(run_cli, tmp_path, monkeypatch):
+    numbers = []
+
+    def train(cfg: DictConfig) -> Outcome:
+        numbers.append(cfg.prompt)
+        return Outcome("DONE", tmp_path)
+
+    monkeypatch.setattr("lit_ctg.run.train.train", train)
+    words = [RUN, "size=smoke", "model.learning_rate=0.1,0.2", "prompt=${hydra:job.num}"]
+    assert run_cli("train", "-m", *words)[0] == 0 and numbers == ["0", "1"]
+    (folder,) = (tmp_path / "outputs" / "sweeps").iterdir()
+    for number, entry in enumerate(_entries(folder / "jobs.jsonl")):
+        assert f"model.learning_rate=0.{number + 1}" in entry["overrides"]
+        assert OmegaConf.load(folder / str(number) / ".hydra" / "overrides.yaml") == entry["overrides"]
+    assert all(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def test_jobs_of_slurm_can_be_left_to_themselves(run_cli, tmp_path, monkeypatch):
+    submitit = pytest.importorskip("submitit")
+
+    class Submitted(submitit.Job):
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def __del__(self) -> None: ...
+
+        @property
+        def job_id(self) -> str:
+            return f"7_{self.number}"
+
+    executor = SimpleNamespace(update_parameters=lambda **options: None)
+    executor.map_array = lambda function, *columns: [Submitted(number) for number in range(len(columns[0]))]
+    monkeypatch.setattr(submitit, "AutoExecutor", lambda **options: executor)
+    words = ["-m", RUN, "size=smoke", "seed=0,1", "leave=true"]
+    code, out, _ = run_cli("train", *words, "sweep=slurm")
+    assert code == 0 and out.startswith("2 jobs submitted: 7_0 7_1; ")
+    code, _, err = run_cli("train", *words)
+    assert code == 2 and "sweep=slurm" in err
 
 
 NSLM, SHARED = "lit_ctg.papers.nslm.corpus.FolderDataModule", "lit_ctg.data.folder.FolderDataModule"
@@ -113,10 +174,11 @@ def test_an_experiments_own_sweep_counts_and_the_command_line_wins(tmp_path, mon
     (folder / "config.yaml").write_text("defaults: [_self_, {experiment: null}]\nseed: 0\nsize: small\n")
     text = "# @package _global_\nhydra:\n  sweeper:\n    params:\n      seed: 0,1,2\n      size: smoke,small\n"
     (folder / "experiment" / "grid.yaml").write_text(text)
-    monkeypatch.setattr("lit_ctg.run.sweep.config_folder", lambda: folder)
-    assert plan(["experiment=grid"])[0] == 6
-    assert plan(["experiment=grid", "seed=7"])[0] == 2
-    assert plan(["experiment=grid", "size=paper", "seed=0,1,2,3"])[0] == 4
+    for module in ("run.sweep", "config"):
+        monkeypatch.setattr(f"lit_ctg.{module}.config_folder", lambda: folder)
+    assert len(plan(["experiment=grid"])[0]) == 6
+    assert len(plan(["experiment=grid", "seed=7"])[0]) == 2
+    assert len(plan(["experiment=grid", "size=paper", "seed=0,1,2,3"])[0]) == 4
 
 
 def test_a_line_says_place_outcome_time_and_what_is_left():
