@@ -242,10 +242,12 @@ class Train(Command):
             print(OmegaConf.to_yaml(cfg, resolve=True).rstrip())
             return 0
         if any(word.startswith("hydra.verbose=") for word in words):
-            from hydra.core.hydra_config import HydraConfig
             from hydra.core.utils import configure_log
 
-            configure_log(HydraConfig.get().job_logging, HydraConfig.get().verbose)
+            from lit_ctg.config import composed_by_hydra, prepare_overrides
+
+            settings = composed_by_hydra(prepare_overrides(words))[1]
+            configure_log(settings.job_logging, settings.verbose)
         from lit_ctg.run.jobs import BUSY
         from lit_ctg.run.train import train
 

@@ -21,7 +21,7 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
-from omegaconf import MISSING, DictConfig, OmegaConf, open_dict, read_write
+from omegaconf import MISSING, DictConfig, ListConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import InterpolationKeyError, MissingMandatoryValue, OmegaConfBaseException
 
 from lit_ctg.errors import UserError, blame, check_unicode, did_you_mean
@@ -247,16 +247,39 @@ def explained() -> Iterator[None]:
 
 def composed(words: Iterable[str], folder: str = "") -> DictConfig:
     """Return ``conf/<folder>/config.yaml`` with overrides as Hydra composes them; options are looked up in both."""
+    return composed_by_hydra(words, folder)[0]
+
+
+def composed_by_hydra(words: Iterable[str], folder: str = "") -> tuple[DictConfig, DictConfig]:
+    """Return what ``composed`` does, ``${hydra:...}`` resolved, and Hydra's own settings.
+
+    Hydra's global settings are left as they were: with some, Lightning starts processes as for a script of Hydra's.
+    """
     register()
     GlobalHydra.instance().clear()
     searched = [f"hydra.searchpath=['file://{config_folder()}']"] if folder else []
     with hydra.initialize_config_dir(str(config_folder() / folder), version_base="1.3", job_name="lit_ctg"):
         cfg = hydra.compose("config", overrides=[*words, *searched], return_hydra_config=True)
-    cfg.hydra.runtime.output_dir = os.getcwd()
-    HydraConfig.instance().set_config(cfg)  # what ${hydra:...} reads
+    settings = cfg.hydra
+    settings.runtime.output_dir = os.getcwd()
+    holder = HydraConfig.instance()
+    before = holder.cfg
+    holder.set_config(cfg)
     with read_write(cfg), open_dict(cfg):
         del cfg["hydra"]
-    return cfg
+        _resolve_hydras(cfg)
+    holder.cfg = before
+    return cfg, settings
+
+
+def _resolve_hydras(node: DictConfig | ListConfig) -> None:
+    """Replace ``${hydra:...}``, which nothing but the configuration of this moment can resolve."""
+    for key in list(node) if isinstance(node, DictConfig) else range(len(node)):
+        inner = node._get_node(key)
+        if isinstance(inner, DictConfig | ListConfig) and isinstance(inner._content, dict | list):
+            _resolve_hydras(inner)
+        elif inner is not None and "${hydra:" in str(inner._value()):  # type: ignore[union-attr]  # a leaf
+            node[key] = node[key]
 
 
 def hydra_main(job: Callable[[DictConfig], Any], arguments: Sequence[str]) -> None:

@@ -33,7 +33,7 @@ from lit_ctg.config import (
     LIMITS,
     check,
     compose,
-    composed,
+    composed_by_hydra,
     config_folder,
     experiments,
     explained,
@@ -235,8 +235,7 @@ def plan(words: Sequence[str]) -> tuple[list[list[str]], int, str]:
     parser = override_parser()
     given = parser.parse_overrides(list(words))
     fixed = [word for word, override in zip(words, given, strict=True) if not override.is_sweep_override()]
-    cfg = composed(fixed)
-    settings = HydraConfig.get()
+    cfg, settings = composed_by_hydra(fixed)
     params = cast("dict[str, Any]", OmegaConf.to_container(settings.sweeper, resolve=False)).get("params") or {}
     # as in the sweeper: a word of the command line replaces the experiment's sweep over the same key
     every = parser.parse_overrides([f"{key}={value}" for key, value in params.items()])
@@ -269,7 +268,7 @@ def _side_by_side(limit: int, logs: Path) -> Iterator[Jobs]:
 def _job(cfg: DictConfig) -> str:
     """Run one job of Hydra's sweep here, or start a process for it."""
     settings = HydraConfig.get()
-    words = list(settings.overrides.task)
+    words = cast("list[str]", OmegaConf.to_container(settings.overrides.task, resolve=False))
     beside = [*searchpath_of(settings.overrides.hydra), _numbered(settings.job.num)]
     if _pool is not None:
         _pool.start([*words, *beside])
