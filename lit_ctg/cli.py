@@ -270,11 +270,13 @@ class Train(Command):
                 raise UserError(f"{word}: a setting of sweeps; add -m, or leave it out")
         if self.config_dir is None:
             return self.overrides
+        from lit_ctg.config import quoted
+
         if not Path(self.config_dir).is_dir():
             raise UserError(f"--config-dir {self.config_dir}: there is no such folder")
         rest = [word for word in self.overrides if not word.startswith("hydra.searchpath=")]
         more = [word.partition("=")[2].strip("[]") for word in self.overrides if word not in rest]
-        here = f"'file://{Path(self.config_dir).resolve()}'"
+        here = quoted(f"file://{Path(self.config_dir).resolve()}")
         return [*rest, f"hydra.searchpath=[{','.join([here, *more])}]"]
 
     def _show(self, words: list[str]) -> int:

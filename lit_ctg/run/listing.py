@@ -166,7 +166,7 @@ def _settings(words: Sequence[str], typed: str) -> list[str]:
         return []
     if not isinstance(node, DictConfig):
         return []
-    below = {f"{parent}{dot}{key}": isinstance(node._get_node(key), DictConfig) for key in node}
+    below = {f"{parent}{dot}{key!s}": isinstance(node._get_node(key), DictConfig) for key in node}
     names = (f"{name}{'.' if inner else '='}" for name, inner in below.items() if dot or inner)
     return [name for name in names if name.startswith(typed) and not name.endswith("_target_=")]
 

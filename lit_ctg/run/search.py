@@ -17,7 +17,7 @@ from lightning import Callback, LightningModule, Trainer
 
 from lit_ctg.config import compose, prepare_overrides
 from lit_ctg.errors import UserError, did_you_mean
-from lit_ctg.figure import COLOURS, Chart, Sheet
+from lit_ctg.figure import COLOURS, LETTER, Chart, Sheet
 from lit_ctg.files import try_lock, write_atomic
 from lit_ctg.results.record import load_record
 from lit_ctg.run.directory import RECORD, REMEDY
@@ -242,18 +242,25 @@ def figure(study: Study, objective: str) -> Sheet:
         ax.plot(numbers, values, "o", color=COLOURS["series0"], label="trial")
         ax.step(numbers, best, where="post", color=COLOURS["series1"], label="best so far")
         ax.set(title="History", xlabel="trial", ylabel=objective)
+        ax.xaxis.get_major_locator().set_params(integer=True)
         ax.legend()
 
     charts = [Chart(history, about=f"{objective} of each trial and the best so far")]
     if weights := _importance(study) if len(done) > 2 else {}:
+        names = [key[-40:] for key in weights]
 
         def importance(ax: Axes) -> None:
-            names = [key.removeprefix("callback.")[-40:] for key in weights]
             ax.barh(names, list(weights.values()), color=COLOURS["series0"])
             ax.invert_yaxis()
             ax.set(title="Importance", xlabel="share of the variance", xlim=(0, 1))
 
-        charts.append(Chart(importance, about="Importance of each setting", margins=(2.4, 0.15, 0.4, 0.5)))
+        charts.append(
+            Chart(
+                importance,
+                about="Importance of each setting",
+                margins=(0.3 + LETTER * max(map(len, names)), 0.15, 0.4, 0.5),
+            )
+        )
     return Sheet(charts, about=f"Search for {objective}")
 
 

@@ -100,13 +100,14 @@ def sweep(words: list[str], dry_run: bool = False, leave: bool = False) -> int:
     ours = {"hydra.sweep.dir": quoted(str(folder)), "hydra.output_subdir": ".hydra"}
     given = {word.partition("=")[0] for word in overrides}
     overrides += [f"{key}={value}" for key, value in ours.items() if key not in given]
+    left: contextlib.AbstractContextManager[list[str]] = _submitting() if leave else contextlib.nullcontext([])
     try:
         # what Hydra writes there; errors of jobs end in the journal
         with (
             Watcher(journal, len(jobs)),
             _side_by_side(limit, folder / "jobs") as pool,
             writing(folder, remedy=REMEDY),
-            _submitting() if leave else contextlib.nullcontext([]) as submitted,
+            left as submitted,
         ):
             hydra_main(_job, ["--multirun", *overrides])
             pool.finish()
