@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 from lightning import Callback, LightningModule, Trainer
+from matplotlib.ticker import MaxNLocator
 
 from lit_ctg.config import compose, prepare_overrides
 from lit_ctg.errors import UserError, did_you_mean
@@ -242,7 +243,7 @@ def figure(study: Study, objective: str) -> Sheet:
         ax.plot(numbers, values, "o", color=COLOURS["series0"], label="trial")
         ax.step(numbers, best, where="post", color=COLOURS["series1"], label="best so far")
         ax.set(title="History", xlabel="trial", ylabel=objective)
-        ax.xaxis.get_major_locator().set_params(integer=True)
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         ax.legend()
 
     charts = [Chart(history, about=f"{objective} of each trial and the best so far")]
