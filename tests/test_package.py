@@ -77,7 +77,7 @@ def test_the_wheel_is_small_and_prints_every_table(tmp_path: Path) -> None:
 
 
 # extras that `make venv` leaves out
-UNLOCKED = ("docs", "tensorboard", "mlflow")
+UNLOCKED = {"docs", "tensorboard", "mlflow"}
 LOCKS = {name: f"requirements-{name}.lock" for name in ("cpu", "cuda")}
 
 
