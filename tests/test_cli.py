@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 from lit_ctg.cli import COMMANDS
 
@@ -120,15 +119,6 @@ def test_an_interruption_promises_a_checkpoint_only_where_there_is_one(
     monkeypatch.setattr("lit_ctg.cli.dispatch", stop)
     code, _, err = run_cli(command, "paper=nslm")
     assert code == 130 and ("last checkpoint" in err) is goes_on
-
-
-def test_a_damaged_or_foreign_checkpoint_is_refused(run_cli, tmp_path: Path) -> None:
-    (tmp_path / "half.ckpt").write_bytes(b"PK\x03\x04 not all of it")
-    torch.save({"state_dict": {}}, tmp_path / "foreign.ckpt")
-    torch.save({"state_dict": {}, "lit_ctg": {"format": 99, "config": {}}}, tmp_path / "future.ckpt")
-    for name, expected in (("half", "damaged"), ("foreign", "not written by lit_ctg"), ("future", "format 99")):
-        code, _, err = run_cli("generate", *MAIN, f"ckpt_path={name}.ckpt")
-        assert code == 2 and expected in err and len(err.strip().splitlines()) == 1
 
 
 def test_generate_continues_the_prompt_under_control(run_cli, trained: Path) -> None:

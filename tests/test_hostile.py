@@ -513,15 +513,6 @@ def test_an_interrupted_export_is_restored_by_whoever_comes_next(tmp_path: Path)
     assert Control.from_pretrained(folder).name == "other" and [*tmp_path.iterdir()] == [folder]
 
 
-def test_files_of_others_in_an_export_stay(tmp_path: Path) -> None:
-    export_to(tmp_path / "bias")
-    mine = tmp_path / "bias" / "custom_generate" / "mine.py"
-    mine.write_text("x = 1\n")
-    with pytest.raises(UserError, match=r"custom_generate/mine\.py"):
-        export_to(tmp_path / "bias", name="other")
-    assert mine.read_text() == "x = 1\n" and Control.from_pretrained(tmp_path / "bias").name == "token_bias"
-
-
 def test_a_class_cannot_lead_an_export_elsewhere(tmp_path: Path) -> None:
     arms: Any = {target: SimpleNamespace(controls=[controls()["token_bias"]]) for target in ("good", "../../bad")}
     with pytest.raises(UserError, match=re.escape("'../../bad'")):

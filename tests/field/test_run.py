@@ -18,7 +18,7 @@ from lit_ctg.cli import main
 from lit_ctg.config import plain as resolved
 from lit_ctg.errors import UserError
 from lit_ctg.field import run as field_run
-from lit_ctg.field.bench import Arm, Bench, Parts, facts
+from lit_ctg.field.bench import Arm, Bench
 from lit_ctg.field.command import combinations, complete, compose
 from lit_ctg.field.measure import Overlap, word_share
 from lit_ctg.field.rank import deciding_judges, longest
@@ -275,23 +275,6 @@ def test_the_report_ranks_and_shows_texts(swept: Path, tmp_path: Path, run_cli: 
     if deciding:
         assert "| log_odds |" in text and "human text" in text
         assert (tmp_path / "page" / "figures" / "sentiment.svg").read_text().startswith("<svg")
-
-
-def test_a_part_is_made_once_and_half_a_part_never_stands(tmp_path: Path) -> None:
-    parts, made = Parts(tmp_path), []
-
-    def make(folder: Path, checkpoint: Path) -> dict[str, Any]:
-        made.append(folder)
-        (folder / "file").write_text("x")
-        if len(made) == 1:
-            raise ValueError("killed")
-        return {"loss": 1.5}
-
-    with pytest.raises(ValueError, match="killed"):
-        parts.get("model", {"steps": 3}, make)
-    first, second = parts.get("model", {"steps": 3}, make), parts.get("model", {"steps": 3}, make)
-    assert first == second and len(made) == 2 and facts(first)["loss"] == 1.5 and facts(first)["key"] == {"steps": 3}
-    assert parts.get("model", {"steps": 4}, make) != first
 
 
 def test_a_new_method_s_files_run(tmp_path: Path) -> None:

@@ -35,7 +35,6 @@ from lit_ctg.results.verdict import (
     CONTRADICTED,
     IMPOSSIBLE,
     LABELS,
-    LEGEND,
     NOT_RUN,
     OTHER_SIZE,
     REPRODUCED,
@@ -202,39 +201,6 @@ def hand_made() -> Table:
         *(row_of(f"g{n}", str(n), None, gone, section="G") for n in range(3)),
     )
     return table_of(*rows, notes=("5% & more",), caption="Ours, *not* theirs.\n")
-
-
-def test_a_markdown_table_word_by_word() -> None:
-    ours = r"0.500 | 2 \(1,234 trials\) | \[0.125, 0.875\] | 12.3 \(5.7\) | [reproduced](#verdicts); a finding"
-    columns = " | n | 95% interval | CV* | Verdict"
-    text, _, legend = render_all([hand_made()], "md", ["one_note"]).partition(f"### {VERDICTS}\n")
-    assert text.split("\n") == [
-        r"### T\_1 \& \[x\]",
-        "",
-        r"Ours, \*not\* theirs.",
-        "",
-        "|  | Printed | As published" + columns + " | Corrected" + columns + " |",
-        "| --- | ---:" + " | ---: | ---: | :---: | ---: | ---" * 2 + " |",
-        rf"| A | −1.50 | {ours} |  |  |  |  | [not run](#verdicts) \(1\) |",
-        r"| **S\_1** |  |  |  |  |  |  |  |  |  |  |  |",
-        rf"| \[B\] | 2 | — |  |  |  |  | {ours} |",
-        "",
-        "<details><summary>4 rows not run</summary>",
-        "<ul>",
-        "<li>S_1: C: not run: y. Printed: 3</li>",
-        "<li>G: 3 rows not run: gone. Printed: g0: 0; g1: 1; g2: 2</li>",
-        "</ul>",
-        "</details>",
-        "",
-        r"\(1\) not run: x\\x07.",
-        "",
-        r"5% \& more",
-        "",
-        r"one\_note",
-        "",
-        "",
-    ]
-    assert all(f"| {label} | {escape_markdown(meaning)} |" in legend for label, meaning in LEGEND.items())
 
 
 def test_a_reason_of_many_rows_is_told_once() -> None:

@@ -35,16 +35,17 @@ def pool_of(make_record, values: dict[str, list[float]], metric: str = "m", n: i
     return RecordPool(records, "semantic_fusion", "paper")
 
 
-def row_of(tmp_path: Path, text: str, pool: RecordPool) -> Row:
+def row_of(tmp_path: Path, text: str, pool: RecordPool, head: str = "") -> Row:
+    """Build the one row of a table; ``head`` may state checks."""
     path = tmp_path / "table_1.yaml"
-    path.write_text(f"title: T\ntable: 1\nrows:\n  - {{label: A, regimes: [corrected], {text}}}\n")
+    path.write_text(f"title: T\ntable: 1\n{head}rows:\n  - {{label: A, regimes: [corrected], {text}}}\n")
     table = load_spec(path, "semantic_fusion")
     return build_row(table, table.rows[0], NUMBERS, pool)
 
 
 def test_a_level_has_the_interval_of_one_more_run(make_record, tmp_path) -> None:
     pool = pool_of(make_record, {"main": [1.9, 2.1, 2.2, 2.4, 2.4]})
-    row = row_of(tmp_path, "metric: m, printed: {row: a, column: x}, margin: {relative: 0.05, why: w}", pool)
+    row = row_of(tmp_path, NARROW, pool)
     cell = row.cells["corrected"]
     half = T4 * math.sqrt(0.045 * (1 + 1 / 5))
     assert cell.mean == pytest.approx(2.2)
@@ -66,7 +67,7 @@ def test_a_row_may_be_about_some_seeds_only(make_record, tmp_path) -> None:
 
 
 def test_one_seed_decides_nothing(make_record, tmp_path) -> None:
-    text = "metric: m, printed: {row: a, column: x}, margin: {relative: 0.05, why: w}"
+    text = NARROW
     near = row_of(tmp_path, text, pool_of(make_record, {"main": [2.1]})).cells["corrected"]
     far = row_of(tmp_path, text, pool_of(make_record, {"main": [2.2]})).cells["corrected"]
     for cell in (near, far):
@@ -94,19 +95,6 @@ def test_intervals_stay_where_the_quantity_can_be(make_record, tmp_path) -> None
     assert -1 <= low < high < 0
     plain = row_of(tmp_path, f"{text}, claim: less", pool).cells["corrected"].interval
     assert plain == pytest.approx((low, high)), "no cut was needed, so none was made"
-
-
-def test_folds_are_told_and_give_the_interval(make_record, tmp_path) -> None:
-    pool = pool_of(make_record, {"main": [0.5]})
-    (record,) = pool.records()
-    record.metrics["m"]["folds"] = [0.4, 0.45, 0.5, 0.55, 0.6]
-    cell = row_of(tmp_path, "metric: m, interval: folds", pool).cells["corrected"]
-    assert (len(cell.values), cell.folds) == (1, 5)
-    assert n_words(cell) == "1 run, 5 folds"
-    half = T4 * math.sqrt(0.00625 / 5)
-    assert cell.interval == pytest.approx((0.5 - half, 0.5 + half), abs=1e-5)
-    plain = row_of(tmp_path, "metric: m", pool).cells["corrected"]
-    assert (plain.folds, n_words(plain)) == (None, "n=1")
 
 
 def test_differences_are_paired_by_seed(make_record, tmp_path) -> None:
@@ -219,10 +207,7 @@ def test_wilson_wants_rates(make_record, tmp_path) -> None:
 
 
 def test_impossible_needs_no_run_but_the_hole_stays(make_record, tmp_path) -> None:
-    text = (
-        "metric: m, printed: {row: a, column: x}, margin: {relative: 0.05, why: w}, "
-        "bounds: {floor: {number: 2.672, metric: f}}"
-    )
+    text = f"{NARROW}, bounds: {{floor: {{number: 2.672, metric: f}}}}"
     cell = row_of(tmp_path, text, RecordPool([], "semantic_fusion", "paper")).cells["corrected"]
     assert cell.verdict.label == "impossible"
     assert cell.hole.startswith("not run: main")
@@ -232,10 +217,7 @@ def test_the_recorded_floor_goes_before_the_stated_one(make_record, tmp_path) ->
     pool = pool_of(make_record, {"main": [1.9]})
     for runs in pool.runs.values():
         runs[1].metrics["f"] = {**runs[1].metrics["m"], "value": 1.95}
-    text = (
-        "metric: m, printed: {row: a, column: x}, margin: {relative: 0.05, why: w}, "
-        "bounds: {floor: {number: 2.672, metric: f}}"
-    )
+    text = f"{NARROW}, bounds: {{floor: {{number: 2.672, metric: f}}}}"
     cell = row_of(tmp_path, text, pool).cells["corrected"]
     assert cell.bounds["floor"] == 1.95
     assert cell.verdict.label == "undecided", "2.0 is above the recorded floor"
@@ -249,15 +231,11 @@ def test_the_recorded_floor_goes_before_the_stated_one(make_record, tmp_path) ->
 
 def test_values_that_are_not_finite_are_shown_and_never_reproduced(make_record, tmp_path) -> None:
     pool = pool_of(make_record, {"main": [2.0, math.nan, 2.0]})
-    cell = row_of(tmp_path, "metric: m, printed: {row: a, column: x}, margin: {relative: 0.05, why: w}", pool).cells[
-        "corrected"
-    ]
+    cell = row_of(tmp_path, NARROW, pool).cells["corrected"]
     assert (cell.interval, cell.verdict.label) == (None, "not reproduced")
     assert math.isnan(cell.mean)
     one = pool_of(make_record, {"main": [math.inf]})
-    cell = row_of(tmp_path, "metric: m, printed: {row: a, column: x}, margin: {relative: 0.05, why: w}", one).cells[
-        "corrected"
-    ]
+    cell = row_of(tmp_path, NARROW, one).cells["corrected"]
     assert (cell.verdict.label, cell.verdict.reason) == ("undecided", "fewer than 3 seeds")
 
 
@@ -345,7 +323,7 @@ def test_a_sentence_without_a_size_is_judged_by_its_side(make_record, tmp_path) 
 
 
 def test_a_number_that_was_not_run_is_told_unless_there_is_a_run_or_a_bound(make_record, tmp_path) -> None:
-    text = "metric: m, printed: {row: a, column: x}, margin: {relative: 0.05, why: w}, not_run: no weights"
+    text = f"{NARROW}, not_run: no weights"
     assert row_of(tmp_path, text, pool_of(make_record, {})).cells["corrected"].hole == "not run: no weights"
     ran = row_of(tmp_path, text, pool_of(make_record, {"main": [2.0, 2.0, 2.0]})).cells["corrected"]
     assert ran.hole is None and ran.verdict.label == "reproduced"
@@ -374,6 +352,7 @@ def test_one_run_has_the_interval_over_its_folds(make_record, tmp_path) -> None:
     cell = row_of(tmp_path, "metric: m, interval: folds", pool).cells["corrected"]
     half = T4 * math.sqrt(2.5 / 5)
     assert cell.interval == pytest.approx((3.0 - half, 3.0 + half), abs=1e-5)
+    assert (len(cell.values), cell.folds, n_words(cell)) == (1, 5, "1 run, 5 folds")
     difference = "combine: difference, terms: [{metric: m}, {metric: o}], claim: greater"
     folded = row_of(tmp_path, f"{difference}, interval: folds", pool).cells["corrected"]
     half = T4 * math.sqrt(0.01 / 5)  # 0.5, 0.4, 0.6, 0.4, 0.6
@@ -404,14 +383,6 @@ def test_over_seeds_folds_do_not_count(make_record, tmp_path) -> None:
 # --- which runs may speak -------------------------------------------------------------------------------------------
 
 
-def judged(tmp_path: Path, text: str, pool: RecordPool, head: str = "") -> Row:
-    """Build the one row of a table that may have checks."""
-    path = tmp_path / "table_1.yaml"
-    path.write_text(f"title: T\ntable: 1\n{head}rows:\n  - {{label: A, regimes: [corrected], {text}}}\n")
-    table = load_spec(path, "semantic_fusion")
-    return build_row(table, table.rows[0], NUMBERS, pool)
-
-
 NUMBER = "metric: m, printed: {row: a, column: x}, margin: {relative: 0.5, why: w}"
 CLAIM = "metric: m, combine: difference, terms: [{}, {experiment: baseline}], claim: less"
 
@@ -427,22 +398,22 @@ def test_a_number_is_judged_at_the_papers_size_only_a_claim_at_any(make_record, 
     for size, number, claim in (("paper", "reproduced", "supported"), ("small", "other size", "supported"),
                                 ("smoke", "other size", "other size")):  # fmt: skip
         pool = of_size(pool_of(make_record, values), size)
-        assert judged(tmp_path, NUMBER, pool).cells["corrected"].verdict.label == number
-        assert judged(tmp_path, CLAIM, pool).cells["corrected"].verdict.label == claim
+        assert row_of(tmp_path, NUMBER, pool).cells["corrected"].verdict.label == number
+        assert row_of(tmp_path, CLAIM, pool).cells["corrected"].verdict.label == claim
     small = of_size(pool_of(make_record, values), "small")
     text = f"{NUMBER}, other: 'any size: a property of the corpus'"
-    assert judged(tmp_path, text, small).cells["corrected"].verdict.label == "reproduced"
+    assert row_of(tmp_path, text, small).cells["corrected"].verdict.label == "reproduced"
 
 
 def test_what_is_not_comparable_is_told_and_not_judged(make_record, tmp_path) -> None:
     pool = pool_of(make_record, {"main": [2.0, 2.01, 1.99]})
     for record in pool.seen:
         record.metrics["m"]["unit"] = "ratio"
-    cell = judged(tmp_path, f'{NUMBER}, other: "other metric: deviation 3"', pool).cells["corrected"]
+    cell = row_of(tmp_path, f'{NUMBER}, other: "other metric: deviation 3"', pool).cells["corrected"]
     assert (cell.verdict.label, cell.verdict.reason) == ("other metric", "deviation 3")
     assert cell.spread is not None and cell.spread_printed is None, "no spread with a number of something else"
     with pytest.raises(UserError, match="other begins with one of other size"):
-        judged(tmp_path, f'{NUMBER}, other: "deviation 3"', pool)
+        row_of(tmp_path, f'{NUMBER}, other: "deviation 3"', pool)
 
 
 def check(limit: str, experiment: str = "") -> str:
@@ -452,58 +423,58 @@ def check(limit: str, experiment: str = "") -> str:
 def test_checks_come_first_and_are_told_with_their_numbers(make_record, tmp_path) -> None:
     pool = pool_of(make_record, {"main": [2.0, 2.01, 1.99], "baseline": [3.0, 3.01, 2.98]})
     text = f"{CLAIM}, checks: [good]"
-    assert judged(tmp_path, text, pool, check("below: 3.5")).cells["corrected"].verdict.label == "supported"
-    failed = judged(tmp_path, text, pool, check("below: 2.5")).cells["corrected"].verdict
+    assert row_of(tmp_path, text, pool, check("below: 3.5")).cells["corrected"].verdict.label == "supported"
+    failed = row_of(tmp_path, text, pool, check("below: 2.5")).cells["corrected"].verdict
     assert (failed.label, failed.reason) == ("cannot decide", "not shown that it beats a guess: 2.997 against 2.500")
-    only = judged(tmp_path, text, pool, check("below: 2.5", ", experiment: main")).cells["corrected"].verdict
+    only = row_of(tmp_path, text, pool, check("below: 2.5", ", experiment: main")).cells["corrected"].verdict
     assert only.label == "supported", "asked of one experiment alone"
-    absent = judged(tmp_path, text, pool, check("below: {metric: guess}")).cells["corrected"].verdict
+    absent = row_of(tmp_path, text, pool, check("below: {metric: guess}")).cells["corrected"].verdict
     assert (absent.label, absent.reason) == ("cannot decide", "not shown that it beats a guess: not measured")
-    times = judged(tmp_path, text, pool, check("at_least: 1.0, times: 2.5")).cells["corrected"].verdict
+    times = row_of(tmp_path, text, pool, check("at_least: 1.0, times: 2.5")).cells["corrected"].verdict
     assert times.reason == "not shown that it beats a guess: 2.000 against 2.500"
     lost = pool_of(make_record, {"main": [2.0, 2.01, math.inf], "baseline": [3.0, 3.01, 2.98]})
-    endless = judged(tmp_path, text, lost, check("at_least: 1.0", ", experiment: main")).cells["corrected"].verdict
+    endless = row_of(tmp_path, text, lost, check("at_least: 1.0", ", experiment: main")).cells["corrected"].verdict
     assert endless.label == "cannot decide", "infinite is no number above a limit"
     exact = pool_of(make_record, {"main": [2.0] * 3, "baseline": [3.0, 3.01, 2.98]})
     for limit, label in (("at_most", "supported"), ("at_least", "supported"), ("below", "cannot decide"),
                          ("above", "cannot decide")):  # fmt: skip
-        held = judged(tmp_path, text, exact, check(f"{limit}: 2.0", ", experiment: main")).cells["corrected"].verdict
+        held = row_of(tmp_path, text, exact, check(f"{limit}: 2.0", ", experiment: main")).cells["corrected"].verdict
         assert held.label == label, limit
     with pytest.raises(UserError, match=r"checks\[0\]=god"):
-        judged(tmp_path, f"{CLAIM}, checks: [god]", pool, check("below: 1"))
+        row_of(tmp_path, f"{CLAIM}, checks: [god]", pool, check("below: 1"))
     with pytest.raises(UserError, match="one of at_most, at_least, below, above"):
-        judged(tmp_path, text, pool, "checks: {good: {says: x, metric: m}}\n")
+        row_of(tmp_path, text, pool, "checks: {good: {says: x, metric: m}}\n")
 
 
 def test_values_by_two_definitions_of_a_metric_are_not_compared(make_record, tmp_path) -> None:
     pool = pool_of(make_record, {"main": [2.0, 2.01, 1.99], "baseline": [3.0, 3.01, 2.98], "third": [3.0, 3.0, 3.1]})
-    assert judged(tmp_path, CLAIM, pool).cells["corrected"].verdict.label == "supported"
+    assert row_of(tmp_path, CLAIM, pool).cells["corrected"].verdict.label == "supported"
     for record in pool.runs["main", "corrected"].values():
         record.metrics["m"]["version"] = 2
         record.metrics["rest"] = {**record.metrics["m"], "n": 100}
-    cell = judged(tmp_path, CLAIM, pool).cells["corrected"]
+    cell = row_of(tmp_path, CLAIM, pool).cells["corrected"]
     assert cell.hole == "an older definition of m of baseline (version 1, elsewhere 2): run it again"
     assert (cell.values, cell.verdict.label) == ({}, "not run")
     terms = 'terms: [{experiment: "{arm}"}, {experiment: baseline}]'
     over = f"metric: m, combine: difference, claim: less, {terms}, over: {{arm: [main, third]}}"
-    assert judged(tmp_path, over, pool).cells["corrected"].hole == cell.hole
-    assert judged(tmp_path, over.replace("main, ", ""), pool).cells["corrected"].hole is None
+    assert row_of(tmp_path, over, pool).cells["corrected"].hole == cell.hole
+    assert row_of(tmp_path, over.replace("main, ", ""), pool).cells["corrected"].hole is None
     with pytest.raises(UserError, match=r"row 1.*over"):
-        judged(tmp_path, over.replace("{arm: [main, third]}", "[main, third]"), pool)
+        row_of(tmp_path, over.replace("{arm: [main, third]}", "[main, third]"), pool)
     # a check against another run of the same metric; two metrics have definitions of their own
     text = "metric: m, experiment: third, printed: {row: a, column: x}, margin: {relative: 2.0, why: w}, checks: [good]"
-    against = judged(tmp_path, text, pool, check("at_least: {metric: m, experiment: main}")).cells["corrected"].verdict
+    against = row_of(tmp_path, text, pool, check("at_least: {metric: m, experiment: main}")).cells["corrected"].verdict
     assert (against.label, against.reason[-12:]) == ("cannot decide", "not measured")
     other = check("at_least: {metric: rest, experiment: main}")
-    assert judged(tmp_path, text, pool, other).cells["corrected"].verdict.label == "reproduced"
+    assert row_of(tmp_path, text, pool, other).cells["corrected"].verdict.label == "reproduced"
 
 
 def test_a_metric_at_its_floor_tells_nothing(make_record, tmp_path) -> None:
     text = f"{CLAIM}, too_small: {{below: 0.02, why: one n-gram}}"
     low = pool_of(make_record, {"main": [0.0, 0.001, 0.0], "baseline": [0.01, 0.012, 0.011]})
-    assert judged(tmp_path, text, low).cells["corrected"].verdict.label == "too small to tell"
+    assert row_of(tmp_path, text, low).cells["corrected"].verdict.label == "too small to tell"
     high = pool_of(make_record, {"main": [0.0, 0.001, 0.0], "baseline": [0.3, 0.31, 0.32]})
-    assert judged(tmp_path, text, high).cells["corrected"].verdict.label == "supported", "one side is not at the floor"
+    assert row_of(tmp_path, text, high).cells["corrected"].verdict.label == "supported", "one side is not at the floor"
 
 
 def test_what_the_untrained_model_gets_too_is_told(make_record, tmp_path) -> None:
@@ -512,7 +483,7 @@ def test_what_the_untrained_model_gets_too_is_told(make_record, tmp_path) -> Non
         for record in runs.values():
             record.metrics["guess"] = {**record.metrics["m"], "value": 2.0}
             record.metrics["bad"] = {**record.metrics["m"], "value": 9.0}
-    told = {name: judged(tmp_path, f"{NUMBER}, untrained: {name}", pool).cells["corrected"].verdict.label
+    told = {name: row_of(tmp_path, f"{NUMBER}, untrained: {name}", pool).cells["corrected"].verdict.label
             for name in ("guess", "bad", "absent")}  # fmt: skip
     assert told == {"guess": "met by an untrained model", "bad": "reproduced", "absent": "reproduced"}
 
@@ -523,7 +494,7 @@ def test_a_yes_or_no_of_three_seeds_is_undecided(make_record, tmp_path) -> None:
         pool = pool_of(make_record, {"main": [1.0] * n, "baseline": [0.0] * n})
         for record in pool.seen:
             record.metrics["m"]["unit"] = "truth value"
-        cell = judged(tmp_path, CLAIM.replace("less", "greater"), pool).cells["corrected"]
+        cell = row_of(tmp_path, CLAIM.replace("less", "greater"), pool).cells["corrected"]
         assert cell.verdict.label == label
     assert cell.interval == (1.0, 1.0)
 
@@ -541,32 +512,32 @@ def test_repeatability_stands_beside_a_printed_number(make_record, tmp_path) -> 
     pool = pool_of(make_record, {"main": [2.0, 2.1, 1.9]})
     for record in pool.seen:
         record.metrics["m"]["unit"] = "ratio"
-    cell = judged(tmp_path, NUMBER, pool).cells["corrected"]
+    cell = row_of(tmp_path, NUMBER, pool).cells["corrected"]
     c4 = math.sqrt(2 / 2) * math.gamma(1.5) / math.gamma(1.0)
     assert cell.spread == pytest.approx((1 + 1 / 12) * 100 * (0.1 / c4) / 2.0)
     assert 0 < cell.spread_printed < cell.spread, "the printed 2.0 lies in the middle"
-    assert judged(tmp_path, "metric: m", pool).cells["corrected"].spread is None
+    assert row_of(tmp_path, "metric: m", pool).cells["corrected"].spread is None
     rates = pool_of(make_record, {"main": [0.2, 0.3, 0.1], "baseline": [0.5, 0.5, 0.6]})
     for record in rates.seen:
         record.metrics["m"]["unit"] = "rate"
     change = (
         "combine: {}, terms: [{{}}, {{experiment: baseline}}], printed: [{{row: a, column: x}}, {{row: b, column: x}}]"
     )
-    spreads = {combine: judged(tmp_path, f"metric: m, margin: {{absolute: 9, why: w}}, {change.format(combine)}", rates)
+    spreads = {combine: row_of(tmp_path, f"metric: m, margin: {{absolute: 9, why: w}}, {change.format(combine)}", rates)
                .cells["corrected"].spread for combine in ("mean", "difference")}  # fmt: skip
     assert spreads["mean"] is not None and spreads["difference"] is None, "a difference has no scale to vary on"
-    assert judged(tmp_path, f"{NUMBER}, interval: none", rates).cells["corrected"].spread is None, "nor one number"
+    assert row_of(tmp_path, f"{NUMBER}, interval: none", rates).cells["corrected"].spread is None, "nor one number"
 
 
 def test_one_of_several_runs_may_meet_a_check(make_record, tmp_path) -> None:
     """Some: one arm that has learned is enough to compare them; neither decides nothing."""
     pool = pool_of(make_record, {"main": [2.0, 2.01, 1.99], "baseline": [3.0, 3.01, 2.98]})
     text = f"{CLAIM}, some: [good]"
-    assert judged(tmp_path, text, pool, check("below: 2.5")).cells["corrected"].verdict.label == "supported"
-    neither = judged(tmp_path, text, pool, check("below: 1.5")).cells["corrected"].verdict
+    assert row_of(tmp_path, text, pool, check("below: 2.5")).cells["corrected"].verdict.label == "supported"
+    neither = row_of(tmp_path, text, pool, check("below: 1.5")).cells["corrected"].verdict
     assert (neither.label, neither.reason) == ("cannot decide", "not shown that it beats a guess: 2.000 against 1.500")
     with pytest.raises(UserError, match=r"checks\[0\]=god"):
-        judged(tmp_path, f"{CLAIM}, some: [god]", pool, check("below: 1"))
+        row_of(tmp_path, f"{CLAIM}, some: [god]", pool, check("below: 1"))
 
 
 def test_the_printed_size_of_a_difference_counts_where_it_is_comparable(make_record, tmp_path) -> None:
@@ -576,11 +547,11 @@ def test_the_printed_size_of_a_difference_counts_where_it_is_comparable(make_rec
         "metric: m, combine: difference, terms: [{}, {experiment: baseline}], claim: greater, "
         "printed: [{row: b, column: x}, {row: a, column: x}]"
     )
-    assert judged(tmp_path, text, pool).cells["corrected"].verdict.label == "contradicted"
-    other = judged(tmp_path, f"{text}, other: 'sign only: another mask'", pool).cells["corrected"].verdict
+    assert row_of(tmp_path, text, pool).cells["corrected"].verdict.label == "contradicted"
+    other = row_of(tmp_path, f"{text}, other: 'sign only: another mask'", pool).cells["corrected"].verdict
     assert other.label == "undecided"
     stated = (
-        judged(
+        row_of(
             tmp_path,
             f"{text.replace('claim: greater', 'claim: {greater: 1.5}')}, other: 'sign only: another mask'",
             pool,
@@ -590,7 +561,7 @@ def test_the_printed_size_of_a_difference_counts_where_it_is_comparable(make_rec
     )
     assert stated.label == "contradicted", "the smallest that would matter is of our own metric"
     small = of_size(pool, "small")
-    assert judged(tmp_path, text, small).cells["corrected"].verdict.label == "undecided"
+    assert row_of(tmp_path, text, small).cells["corrected"].verdict.label == "undecided"
 
 
 def test_what_is_left_of_a_whole_without_its_part(make_record, tmp_path) -> None:
@@ -609,10 +580,10 @@ def test_what_is_left_of_a_whole_without_its_part(make_record, tmp_path) -> None
 def test_seeds_that_change_nothing_are_one_value(make_record, tmp_path) -> None:
     """Three equal differences have an interval without width, which would call any sign sure."""
     pool = pool_of(make_record, {"main": [2.0, 2.0, 2.0], "baseline": [2.001, 2.001, 2.001]})
-    cell = judged(tmp_path, CLAIM, pool).cells["corrected"]
+    cell = row_of(tmp_path, CLAIM, pool).cells["corrected"]
     assert (cell.interval, cell.verdict.label) == (None, "undecided")
     assert cell.verdict.reason == "the seed changes nothing: one value, not several"
-    exact = judged(tmp_path, f"{CLAIM}, interval: none", pool).cells["corrected"]
+    exact = row_of(tmp_path, f"{CLAIM}, interval: none", pool).cells["corrected"]
     assert (exact.interval, exact.verdict.label) == (None, "supported"), "a number without spread, stated as one"
 
 

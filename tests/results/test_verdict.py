@@ -259,10 +259,6 @@ def test_a_change_in_percent_cannot_lose_more_than_everything() -> None:
     ("unit", "direction", "combine", "expected"),
     [
         ("perplexity", "lower", None, Domain(1.0, math.inf, log=True)),
-        ("rate", "higher", None, Domain(0.0, 1.0)),
-        ("rate", "higher", "difference", Domain(-1.0, 1.0)),
-        ("nats", "lower", None, Domain(0.0)),
-        ("nats", "none", None, ANY),
         ("truth value", "higher", "difference", Domain(-1.0, 1.0, truth=True)),
         ("perplexity", "lower", "percent_change", Domain(-100.0, math.inf, log=True, shift=100.0, quotient=True)),
         ("perplexity", "lower", "ratio", Domain(0.0, math.inf, log=True, quotient=True)),

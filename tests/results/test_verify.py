@@ -302,18 +302,6 @@ def test_only_finished_records_of_the_paper_are_read_and_ten_differences_told(tm
     assert lines[-1] == f"  and {int(first_line.split(' differ')[0].split()[-1].replace(',', '')) - 10} more"
     with pytest.raises(UserError, match="no records at nowhere"):
         main("idea_gate", records=["nowhere"], console=console)
-
-
-def test_command(tmp_path: Path) -> None:
-    console = Console(file=StringIO(), width=200)
-    assert main("idea_gate", console=console) == 0
-    count = len(load_records([EXPERIMENTS / "idea_gate" / RECORDS]))
-    assert f"idea_gate: {count} records" in console.file.getvalue() and " 0 differ" in console.file.getvalue()  # type: ignore[attr-defined]
-    data = data_of(first("idea_gate", "main"))
-    data["metrics"]["val/gated/perplexity"]["value"] += 1
-    (tmp_path / "run.json").write_text(json.dumps(data), encoding="utf-8")
-    assert main("idea_gate", records=[tmp_path], console=console) == 1
-    assert "val/gated/perplexity: recorded" in console.file.getvalue()  # type: ignore[attr-defined]
     with pytest.raises(UserError, match="did you mean 'idea_gate'"):
         main("idea_gat", console=console)
 

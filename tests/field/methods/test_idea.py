@@ -10,8 +10,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from lit_ctg.config import compose as compose_run
-from lit_ctg.config import plain
 from lit_ctg.control import Steered
 from lit_ctg.field.bench import Parts
 from lit_ctg.field.command import compose
@@ -152,12 +150,3 @@ def test_the_training_seed_sets_first_values_and_draws(
     assert [seed for seed, _ in told] == [1, 1, 2, 2]
     first = [value for _, value in told]
     assert torch.equal(first[0], first[1]) and torch.equal(first[2], first[3]) and not torch.equal(first[0], first[2])
-
-
-def test_the_gate_is_set_as_in_the_paper_s_own_experiments() -> None:
-    model = plain(compose_run(["experiment=idea_gate/main", "size=small"]))["model"]
-    own = plain(compose(["method=idea_gate", "size=small"]))["method"]["module"]
-    differ = {key for key in own if key in model and own[key] != model[key]}
-    training = {"alpha_ramp_fraction", "learning_rate", "final_fraction", "weight_decay", "warmup_fraction"}
-    assert differ == {"idea_bias", *training}
-    assert set(own) - set(model) <= {"_partial_", "fast", "lift", "neutral_stopwords"}

@@ -38,26 +38,6 @@ def test_grids_have_the_papers_cells(name, cells):
     assert count == cells
 
 
-@pytest.mark.parametrize("regime", ["as_published", "corrected"])
-def test_published_constants_are_those_of_the_authors_code(regime):
-    """Deviations 5, 6, 8 to 11: the start of codes, the loader; the GRU's scale, start, windows and updates."""
-    published = regime == "as_published"
-    words = [f"regime={regime}", "size=paper"]
-    transformer = compose(["experiment=control_code/transformer", *words])
-    assert transformer.model.code_start == ("normal" if published else "word")
-    assert transformer.data.batching == ("whole_batches" if published else "chunks")
-    assert transformer.trainer.precision == "bf16-mixed" and transformer.trainer.gradient_clip_val == 0.5
-    books6 = compose(["experiment=control_code/transformer", "data=control_code/books6", *words])
-    names = list(books6.data.collections.books6)
-    assert (names == sorted(names)) is published
-    gru = compose(["experiment=control_code/gru", *words])
-    assert gru.model.scale_words is False and gru.model.init_range is None and gru.trainer.gradient_clip_val is None
-    assert gru.data.batching == ("equal_windows" if published else "chunks")
-    books = compose(["experiment=control_code/gru", "data=control_code/books", *words])
-    assert [gru.data.steps_per_epoch, books.data.steps_per_epoch] == ([23, 318] if published else [None, None])
-    assert books.data.characters.shakespeare is None
-
-
 def test_an_epoch_of_the_published_gru_has_the_batches_it_is_given():
     words = ("experiment=control_code/gru", "data=control_code/books", "regime=as_published", *WORDS)
     counts = [

@@ -6,7 +6,6 @@ import math
 from pathlib import Path
 from typing import Any
 
-import lightning
 import numpy as np
 import pytest
 import torch
@@ -63,13 +62,6 @@ def batch_of(corpus: WikipediaDataModule) -> dict[str, torch.Tensor]:
     batch = corpus.batches("train")[0, 0]
     batch["mask_input_BT"][1, 8:] = batch["mask_target_BT"][1, 8:] = False
     return batch
-
-
-def trainer(tmp_path: Path, **options: Any) -> lightning.Trainer:
-    settings = {"max_epochs": 1, "accelerator": "cpu", "logger": False, "enable_progress_bar": False,
-                "enable_model_summary": False, "default_root_dir": tmp_path, "num_sanity_val_steps": 0,
-                "enable_checkpointing": False}  # fmt: skip
-    return lightning.Trainer(**{**settings, **options})
 
 
 def test_forward_is_the_output_layer_of_the_logits(make, corpus) -> None:
@@ -140,28 +132,15 @@ def test_gradient_through_graphmax_reaches_every_weight(make, corpus) -> None:
     assert all(parameter.grad is not None for parameter in module.parameters())
 
 
-def test_training_learns_and_resumes(make, corpus, tmp_path) -> None:
+def test_training_learns_and_fine_tuning_begins_at_its_share_of_the_steps(make, corpus, trainer_of) -> None:
     module = make()
     first = module.losses(batch_of(corpus))["loss"].item()
-    run = trainer(tmp_path, max_epochs=6)
-    run.fit(module, corpus)
+    trainer_of(max_epochs=6).fit(module, corpus)
     assert module.losses(batch_of(corpus))["loss"].item() < first - 0.3
-    half, stop = make(), lightning.Callback()
-    stop.on_train_epoch_end = lambda trainer, module: setattr(trainer, "should_stop", trainer.current_epoch == 2)
-    stopped = trainer(tmp_path, max_epochs=6, callbacks=[stop])
-    stopped.fit(half, corpus)
-    assert stopped.global_step == 12
-    stopped.save_checkpoint(tmp_path / "half.ckpt")
-    resumed = make()
-    trainer(tmp_path, max_epochs=6).fit(resumed, corpus, ckpt_path=tmp_path / "half.ckpt", weights_only=True)
-    batch = batch_of(corpus)
-    assert torch.equal(resumed(batch).scores_BTV, module(batch).scores_BTV)
-    assert not torch.equal(resumed(batch).scores_BTV, half(batch).scores_BTV)
-    # fine-tuning begins at its share of the steps
     module, kinds = make(training_output="graphmax", fine_tuning=0.5, training_positions=4), []
     losses = module.losses
     module.losses = lambda batch: kinds.append("gap" in (found := losses(batch))) or found
-    trainer(tmp_path, max_epochs=1).fit(module, corpus)
+    trainer_of(max_epochs=1).fit(module, corpus)
     assert kinds == [False, False, True, True]
 
 

@@ -452,9 +452,6 @@ def test_the_printed_densities_are_means_of_20_counts_rather_than_of_60() -> Non
     assert lowest == pytest.approx(1.353, abs=0.001) and highest == pytest.approx(1.667, abs=0.001)
 
 
-# distinct_n: Distinct-n against counting by hand
-
-
 # topic_drift: Stickiness by distance
 
 

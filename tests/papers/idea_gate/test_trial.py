@@ -14,6 +14,7 @@ import pytest
 import torch
 from lightning.pytorch.loggers import WandbLogger
 from matplotlib.figure import Figure
+from omegaconf import OmegaConf
 
 from lit_ctg.config import compose, plain
 from lit_ctg.data.byte_pair import TrainedBPETokenizer
@@ -26,6 +27,7 @@ from lit_ctg.papers.idea_gate.model import IdeaGateOutput
 from lit_ctg.papers.idea_gate.trial import ALL, Sample, TopicTrial, XRay, figure, first_token, look, readable, shown
 from lit_ctg.results.spec import load_specs
 from lit_ctg.results.table import COUNTS
+from lit_ctg.run.build import build_datamodule
 from lit_ctg.run.reproduce import load_groups
 from lit_ctg.statistics import wilson_interval
 from tests.llama import llama_tokenizer
@@ -615,3 +617,36 @@ def test_bars_stand_by_kind_the_largest_first_and_a_token_stands_once() -> None:
     labels = [text.get_text() for text in axes.texts if text.get_text().startswith("t")]
     assert labels == ["t5", "t1", "t4", "t7", "t3", "t2"]
     assert [bar.get_gid() for bar in axes.patches] == [f"series{number}" for number in (0, 0, 1, 1, 2, 2)]
+
+
+# --- configurations: what long texts and validation are in each regime ----------------------------------------------
+
+
+REGIMES = ("as_published", "corrected")
+
+
+@pytest.mark.parametrize("regime", REGIMES)
+def test_long_texts_are_drawn_as_the_others_are(regime) -> None:
+    """Case study 2 has the run's own penalty, deviations 13 and 14 included."""
+    for words in ([], ["+decoding.penalty_on=log_probabilities", "decoding.repetition_penalty=1.3"]):
+        cfg = compose(["experiment=idea_gate/branch", f"regime={regime}", "size=small", *words])
+        longer = OmegaConf.to_container(cfg.callback.topic_long.decoding, resolve=True)
+        ours = OmegaConf.to_container(cfg.decoding, resolve=True) | {"max_new_tokens": 500, "slide": 128}
+        assert {key: value for key, value in longer.items() if value is not None} == {
+            key: value for key, value in ours.items() if value is not None
+        }
+
+
+@pytest.mark.long
+def test_published_validation_is_five_random_batches_and_corrected_the_whole_split(tmp_path) -> None:
+    def validation(regime: str, seed: int = 0) -> tuple[float, list[int]]:
+        words = ["experiment=idea_gate/main", f"regime={regime}", f"seed={seed}", f"+data.cache_root={tmp_path}"]
+        cfg = compose([*words, "size=smoke", "data.steps_per_epoch=5"])
+        batches = list(build_datamodule(cfg).val_dataloader())
+        return cfg.trainer.limit_val_batches, [int(batch["input_ids_BT"][0, 0]) for batch in batches]
+
+    limit, published = validation("as_published")
+    assert limit == 5 and len(published) == 5 and published != validation("as_published", seed=1)[1]
+    limit, corrected = validation("corrected")
+    assert limit == 1.0 and isinstance(limit, float) and corrected == validation("corrected", seed=1)[1]
+    assert published != corrected[:5]

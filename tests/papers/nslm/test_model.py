@@ -13,13 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from omegaconf import OmegaConf
 from torch import Tensor, nn
 
 from lit_ctg.callback.checkpoint import FORMAT, KEY
 from lit_ctg.config import compose
 from lit_ctg.core.causality_probe import probe
-from lit_ctg.core.model import evaluating
 from lit_ctg.errors import UserError
 from lit_ctg.network.huggingface import HuggingFaceBackbone
 from lit_ctg.papers.nslm.classes import ListRecogniser, PatternRecogniser, class_table, make_recogniser
@@ -46,7 +44,6 @@ from lit_ctg.papers.nslm.model import (
 from lit_ctg.papers.nslm.occurrences import ContextTracker, Evidence
 from lit_ctg.papers.nslm.selection import REFERENCES
 from lit_ctg.results.record import load_records
-from lit_ctg.run.build import build as experiment_of
 from lit_ctg.run.build import build_datamodule, build_model
 from lit_ctg.run.corpus import given_weights
 
@@ -277,76 +274,12 @@ def test_character_networks_are_clipped_by_themselves_and_share_no_gradient(buil
         assert torch.equal(with_characters, without)
 
 
-PRINTED = {  # sec. 5.2 and the medium LSTM of Zaremba et al. (2014)
-    "backbone.dim": 650,
-    "backbone.layers": 2,
-    "backbone.dropout": 0.5,
-    "model.init_range": 0.05,
-    "model.samples": None,
-    "model.cutoffs": None,
-    "model.sum_over_time": True,
-    "model.optimizer": "sgd",
-    "model.learning_rate": 1.0,
-    "model.rate_decay": 1 / 1.2,
-    "model.constant_epochs": 6,
-    "model.cache.window": 500,
-    "model.cache.weight": 0.25,
-    "model.cache.temperature": 0.75,
-    "data.length": 35,
-    "data.batch_size": 20,
-    "data.batching": "streams",
-    "data.minimum_population": 500_000,
-    "trainer.max_epochs": 20,
-    "trainer.gradient_clip_val": 5.0,
-}
-
-
-@pytest.mark.parametrize("regime", ["as_published", "corrected"])
-@pytest.mark.parametrize("corpus", ["numbers", "places"])
-def test_what_the_paper_prints_is_what_size_paper_has(corpus: str, regime: str) -> None:
-    cfg = compose([f"experiment=nslm/{corpus}", "size=paper", f"regime={regime}"])
-    assert {name: OmegaConf.select(cfg, name) for name in PRINTED} == pytest.approx(PRINTED)
-    prepared = cfg.data.join_numbers, cfg.data.chunk_places
-    assert prepared == ((True, False) if corpus == "numbers" else (False, True))
-
-
-@pytest.mark.parametrize("regime", ["as_published", "corrected"])
-def test_deviation_6_great_circle_distances_only_in_corrected(regime: str) -> None:
-    classes = compose(["experiment=nslm/places", f"regime={regime}"]).model.classes
-    for name in ("city", "state", "country"):
-        metrics = list(classes[name].metrics)
-        assert "euclidean" in metrics and ("great_circle" in metrics) == (regime == "corrected")
-
-
 def test_grounded_dimensions_are_not_trained(build: Any) -> None:
     module, _ = build("data.chunk_places=true", experiment="places_grounded")
     ids = torch.from_numpy(module.table.classes[0].ids_K[:1])
     assert module.embed(ids)[0, -2:].abs().max() > 0
     assert module.embedding.embedding_dim == module.backbone.dim - 2
     assert "grounded_VG" not in dict(module.named_parameters())
-
-
-@pytest.mark.long
-def test_training_lowers_the_loss_and_saves(build: Any) -> None:
-    module, datamodule = build("model.samples=64", "+model.character_every=2")
-    batches = list(datamodule.train_dataloader())[:5]
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.3)
-    history = []
-    for _ in range(8):
-        module.on_train_epoch_start()
-        for batch in batches:
-            losses = module.losses(batch)
-            optimizer.zero_grad()
-            losses["loss"].backward()
-            module.configure_gradient_clipping(optimizer, 5.0)
-            optimizer.step()
-            history.append({name: float(value) for name, value in losses.items()})
-    assert history[-1]["nnlm"] < 0.9 * history[0]["nnlm"]
-    assert ["characters" in losses for losses in history[-4:]] in ([True, False] * 2, [False, True] * 2)
-    other, _ = build("model.samples=64", "+model.character_every=2", "seed=3")
-    other.load_state_dict(module.state_dict())
-    with torch.no_grad(), evaluating(module):
-        torch.testing.assert_close(other(batches[0]).scores_BTV, module(batches[0]).scores_BTV)
 
 
 @pytest.mark.long
@@ -361,32 +294,6 @@ def test_user_classes_take_precedence(build: Any, tmp_path: Path) -> None:
     assert plain.table.classes[-1].unit is None and module.table.classes[-1].unit == "points"
     with pytest.raises(UserError, match="cannot be read as YAML"):
         build(f"model.class_file={tmp_path / 'none.yaml'}")
-
-
-@pytest.mark.long
-@pytest.mark.filterwarnings("ignore:Checkpoint directory")
-def test_a_resumed_run_equals_an_uninterrupted_one(cache: Path, tmp_path: Path) -> None:
-    words = ["experiment=nslm/places", *SMALL[:-2], "model.samples=64", f"+data.cache_root={cache}", "logger=none"]
-    callbacks = "callback=[checkpoint,epoch_seed,nslm_evaluation]"
-    # 6 steps: the character RNNs have gathered two when the epoch ends
-    cfg = compose([*words, callbacks, "trainer.max_epochs=2", "trainer.limit_train_batches=6"])
-
-    def run(folder: Path, *, stop: bool = False, checkpoint: Path | None = None) -> Any:
-        experiment = experiment_of(cfg, folder, loggers=False)
-        if stop:
-            experiment.module.on_train_epoch_end = lambda: setattr(experiment.trainer, "should_stop", True)
-        experiment.trainer.fit(experiment.module, experiment.datamodule, ckpt_path=checkpoint, weights_only=True)
-        return experiment
-
-    whole, begun = run(tmp_path / "whole"), run(tmp_path / "halves", stop=True)
-    assert begun.trainer.current_epoch == 1
-    resumed = run(tmp_path / "halves", checkpoint=tmp_path / "halves" / "checkpoints" / "last.ckpt")
-    assert resumed.trainer.global_step == whole.trainer.global_step == 12
-    for name, tensor in whole.module.state_dict().items():
-        assert torch.equal(tensor, resumed.module.state_dict()[name]), name
-    evaluation = [next(c for c in run.trainer.callbacks if hasattr(c, "rarity")) for run in (whole, resumed)]
-    assert evaluation[0].history == evaluation[1].history
-    assert [epoch for epoch, _ in evaluation[1].history["val/perplexity"]] == [1, 2]
 
 
 @pytest.mark.long

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import itertools
 import math
@@ -22,7 +21,6 @@ from lit_ctg.errors import UserError
 from lit_ctg.papers.semantic_fusion.corpus import ClauseCoupledDataModule, ClauseDataModule
 from lit_ctg.papers.semantic_fusion.floor import EntropyFloor, Floor
 from lit_ctg.run.build import instantiate
-from tests.papers.semantic_fusion.conftest import HELD_OUT
 
 FOLDER = Path(__file__).resolve().parents[3] / "conf" / "data"
 
@@ -265,38 +263,14 @@ def test_bad_values_end_in_one_line(name: str, changes: dict[str, Any], named: s
     assert batches(make(size="smoke", second_clause_probability=0, max_length=10).val_dataloader())
 
 
-CONF = Path(__file__).resolve().parents[3] / "conf" / "data" / "clause_coupled.yaml"
-TABLES = (
-    "second_clause_probability", "intensifier_weights", "verb_weights", "intensifier_next_weights",
-    "polarity_keep_probability", "punctuation_weights",
-)  # fmt: skip
-
-
 @functools.cache
 def coupled_conf() -> dict[str, Any]:
-    return yaml.safe_load(CONF.read_text(encoding="utf-8"))
-
-
-def coupled_numbers() -> dict[str, Any]:
-    """The tables as the configuration states them."""
-    return copy.deepcopy({name: coupled_conf()[name] for name in TABLES})
-
-
-def make_coupled(**changes: Any) -> ClauseCoupledDataModule:
-    options = {
-        "train_size": 500,
-        "val_size": 20000,
-        "max_length": 28,
-        "batch_size": 64,
-        "held_out": {"positive": HELD_OUT[:3], "negative": HELD_OUT[3:]},
-        "seed": 0,
-    }
-    return ClauseCoupledDataModule(**coupled_numbers() | options | changes)
+    return yaml.safe_load((FOLDER / "clause_coupled.yaml").read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="module")
 def coupled() -> ClauseCoupledDataModule:
-    return make_coupled()
+    return make("clause_coupled", train_size=500, val_size=20000)
 
 
 def probability(words: list[str]) -> float:
@@ -348,9 +322,8 @@ def test_knowing_an_unseen_words_polarity_is_worth_a_stated_amount(coupled: Clau
 
 def test_the_predictor_that_does_not_know_pays_what_marginalising_costs(coupled: ClauseCoupledDataModule) -> None:
     """One mark after "very <held out>": known it costs H(.06 .91 .03), unknown the entropy of the 50/50 mixture."""
-    one = make_coupled(
-        second_clause_probability=0, intensifier_weights={"slightly": 0, "moderately": 0, "very": 1, "extremely": 0}
-    )
+    very = {"slightly": 0, "moderately": 0, "very": 1, "extremely": 0}
+    one = make("clause_coupled", second_clause_probability=0, intensifier_weights=very)
     known, unknown = one.entropy_floor(), one.floor_given_polarity_unknown()
 
     def entropy(*p: float) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -35,16 +34,6 @@ from lit_ctg.run.build import build_datamodule, build_model, instantiate
 
 VOCABULARY = ClauseVocabulary()
 LENGTHS = {"one_clause": 10, "two_clause": 18}
-SUBJECT = r"(Alice|Bob|Carol|Dave|Eve)"
-PREDICATE = (
-    r"(finishes|reviews|trains|starts|cooks) the (task|paper|model|project|meal) , "
-    r"(slightly|moderately|very|extremely) (good|great|excellent|pleasant|wonderful|bad|poor|terrible|unpleasant|awful)"
-)
-ONE = re.compile(rf"<bos> {SUBJECT} {PREDICATE} [.!?] <eos>")
-TWO = re.compile(
-    rf"<bos> (?:{SUBJECT} {PREDICATE}|(?:Alice|Carol|Eve) {PREDICATE} (?:and|but) she {PREDICATE}"
-    rf"|(?:Bob|Dave) {PREDICATE} (?:and|but) he {PREDICATE}) [.!?] <eos>"
-)
 
 
 def one_clause(vocabulary: ClauseVocabulary) -> FiniteStateGrammar:
@@ -64,36 +53,6 @@ def walks(grammar: FiniteStateGrammar, rows: int, steps: int) -> torch.Tensor:
         new = sample(scores, torch.rand(rows, generator=generator))
         ids = torch.cat([ids, new.unsqueeze(1)], dim=1)
     return ids
-
-
-def spelled(row: list[int]) -> str:
-    return " ".join(VOCABULARY.tokens[i] for i in row if i != VOCABULARY.pad_id)
-
-
-def test_grammars_make_clauses_of_the_paper_and_nothing_else():
-    sentences = [spelled(row) for row in walks(one_clause(VOCABULARY), 300, 9).tolist()]
-    assert all(ONE.fullmatch(s) for s in sentences)
-    assert {word for s in sentences for word in s.split()} == set(VOCABULARY.tokens[1:]) - {"and", "but", "she", "he"}
-    assert all(len(s.split()) == LENGTHS["one_clause"] for s in sentences)
-    sentences = [spelled(row) for row in walks(two_clause(VOCABULARY), 600, 17).tolist()]
-    assert all(TWO.fullmatch(s) for s in sentences)
-    assert {word for s in sentences for word in s.split()} == set(VOCABULARY.tokens[1:])
-    assert {len(s.split()) for s in sentences} == {10, LENGTHS["two_clause"]}
-
-
-@pytest.mark.parametrize(
-    ("name", "prompt", "state"),
-    [
-        ("one_clause", "", "SUBJ"),
-        ("one_clause", "Carol starts the model,", "INTENS"),
-        ("one_clause", "Carol starts the model, very good!", "EOS"),
-        ("two_clause", "Carol starts the model, very good", "PUNCT/she"),
-        ("two_clause", "Bob starts the model, very good but he cooks", "THE/2"),
-    ],
-)
-def test_a_prompt_reaches_its_state(name, prompt, state):
-    grammar = build_grammar(name, VOCABULARY).machine
-    assert grammar.state_after([VOCABULARY.bos_id, *VOCABULARY.encode(prompt)]) == state
 
 
 @pytest.mark.parametrize("name", ["one_clause", "two_clause"])
@@ -176,13 +135,6 @@ def slow_mixture(scores: list[float], ids: tuple[int, ...], a: float, t: float) 
 
 
 # ---- controls ---------------------------------------------------------------------------------------------------
-
-
-def test_rows_derive_polarity_and_strength():
-    rows = ControlRows.of(CONTROLS)
-    np.testing.assert_allclose(rows.polarity_B, [0, 0.95, -0.95, 0.2, 0, 0])
-    np.testing.assert_allclose(rows.strength_B, [0, 0.9, 0.6, 0.7, 0, 0])
-    assert rows.given_B.tolist() == [False, True, True, True, True, True]
 
 
 # ---- steering ---------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from lit_ctg.papers.semantic_fusion.clause import (
     uncoupled_tables,
     word_table,
 )
-from lit_ctg.papers.semantic_fusion.floor import EntropyFloor, Floor, conditional_nats, entropy_floor, sentence_nats
+from lit_ctg.papers.semantic_fusion.floor import EntropyFloor, conditional_nats, entropy_floor, sentence_nats
 from tests.papers.semantic_fusion.conftest import HELD_OUT, PAPER_WEIGHTS, random_tables
 
 PAPER = uncoupled_tables(**PAPER_WEIGHTS)
@@ -68,27 +68,6 @@ def test_fair_coin_and_certain_outcome() -> None:
     assert conditional_nats(np.array([0.5, 0.5])) == pytest.approx(math.log(2))
     assert conditional_nats(np.array([[0.3, 0.0], [0.0, 0.7]])) == 0
     assert conditional_nats(np.array([0.25, 0.75]), np.array([1.0, 0.0])) == pytest.approx(0.25 * math.log(4))
-
-
-@pytest.mark.parametrize("only", [False, True])
-@pytest.mark.parametrize("tables", [PAPER, random_tables(1)], ids=["paper", "random"])
-def test_sampled_mean_lies_around_the_exact_floor(tables: ClauseTables, only: bool) -> None:
-    trained_PA = trained(UNEVEN)
-    floors = entropy_floor(tables, word_table(), trained_PA, split="val")
-    ids_NT, lengths_N = generate_clauses(tables, word_table(), size=40000, rng=np.random.default_rng(0), width=18)
-    nats_NT = sentence_nats(ids_NT, tables, word_table(), only_PA=trained_PA if only else None)
-    floor: Floor = floors.trained_only if only else floors.exact
-    vocabulary = ClauseVocabulary()
-    seen_NT = ~np.isin(ids_NT, [vocabulary.id(word) for word in UNEVEN])
-
-    def around(sample_N: np.ndarray, expected: float) -> bool:
-        return abs(sample_N.mean() - expected) < 4 * sample_N.std() / math.sqrt(len(sample_N))
-
-    assert around(np.where(seen_NT, nats_NT, 0).sum(1), floor.seen_nats_per_sentence)
-    assert around(lengths_N - 1.0, floor.tokens())
-    assert around(lengths_N - 1.0 - (~seen_NT).sum(1), floor.tokens(seen_only=True))
-    if not only:
-        assert around(nats_NT.sum(1), floor.nats_per_sentence)
 
 
 def slow_floor(t: ClauseTables, held_out: tuple[str, ...], known: bool) -> dict[str, float]:
@@ -141,20 +120,6 @@ def test_floor_equals_slow_enumeration(known: bool, held_out: tuple[str, ...]) -
     assert fast.exact.nats_per_sentence == pytest.approx(slow["all"], rel=1e-12)
     assert fast.exact.seen_nats_per_sentence == pytest.approx(slow["seen"], rel=1e-12)
     assert fast.trained_only.seen_nats_per_sentence == pytest.approx(slow["only"], rel=1e-12)
-
-
-def test_not_knowing_polarity_costs_only_where_something_depends_on_it() -> None:
-    for tables, costs in ((PAPER, False), (random_tables(2), True)):
-        known, unknown = (
-            entropy_floor(
-                tables, word_table(), trained(HELD_OUT), split="val", polarity_known=flag
-            ).exact.nats_per_sentence
-            for flag in (True, False)
-        )
-        assert (unknown > known + 1e-6) if costs else (unknown == pytest.approx(known, rel=1e-12))
-    # nothing is held out: nothing is unknown
-    args = (random_tables(2), word_table(), np.ones((2, 5)))
-    assert entropy_floor(*args, split="val") == entropy_floor(*args, split="val", polarity_known=False)
 
 
 @pytest.mark.parametrize("probability", [0.0, 1.0])

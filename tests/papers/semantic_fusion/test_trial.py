@@ -90,12 +90,9 @@ def run(callback: ControlTrial, model: nn.Module, prefix: str = "") -> dict:
     return callback.results
 
 
-def fit(folder, callback, *, epochs=1, ckpt_path=None, seed=0):
-    lightning.seed_everything(seed, verbose=False)
-    trainer = lightning.Trainer(
-        max_epochs=epochs, callbacks=[callback] if callback else [], logger=False, accelerator="cpu",
-        enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False, default_root_dir=folder,
-    )  # fmt: skip
+def fit(trainer_of, callback, *, epochs=1, ckpt_path=None):
+    lightning.seed_everything(0, verbose=False)
+    trainer = trainer_of(*([callback] if callback else []), max_epochs=epochs, num_sanity_val_steps=2)
     model = Toy()
     trainer.fit(model, datamodule=Corpus(), ckpt_path=ckpt_path, weights_only=True)
     if callback:
@@ -222,11 +219,11 @@ def test_every_path_has_its_own_draws_and_the_requests_of_its_settings():
     assert results["control/hard/one/adjective_gain"]["value"] == results["control/hard/two/punctuation_gain"]["value"]
 
 
-def test_training_tries_the_untrained_and_the_trained_model(tmp_path, monkeypatch):
+def test_training_tries_the_untrained_and_the_trained_model(trainer_of, monkeypatch):
     callback, runs = trial(), []
     plain = ControlTrial.run
     monkeypatch.setattr(ControlTrial, "run", lambda *a, prefix="": (runs.append(prefix), plain(*a, prefix=prefix))[1])
-    _, model = fit(tmp_path, callback)
+    _, model = fit(trainer_of, callback)
     assert runs == ["untrained/", ""]
     untrained = {name.removeprefix("untrained/") for name in callback.results if name.startswith("untrained/")}
     assert untrained == {name for name in callback.results if not name.startswith("untrained/")} != set()
@@ -237,22 +234,22 @@ def test_training_tries_the_untrained_and_the_trained_model(tmp_path, monkeypatc
     assert [s for s in callback.samples if s["path"].startswith("untrained/")] == fresh.samples
 
 
-def test_trials_do_not_touch_training(tmp_path):
-    _, with_trials = fit(tmp_path, trial())
-    _, without = fit(tmp_path, None)
+def test_trials_do_not_touch_training(trainer_of):
+    _, with_trials = fit(trainer_of, trial())
+    _, without = fit(trainer_of, None)
     assert torch.equal(with_trials.scores, without.scores)
     assert with_trials.training
 
 
-def test_a_resumed_run_keeps_what_the_untrained_model_did(tmp_path, monkeypatch):
+def test_a_resumed_run_keeps_what_the_untrained_model_did(trainer_of, tmp_path, monkeypatch):
     whole = trial()
-    fit(tmp_path, whole, epochs=2)
+    fit(trainer_of, whole, epochs=2)
     stopped, resumed = trial(), trial()
-    trainer, _ = fit(tmp_path, stopped, epochs=1)
+    trainer, _ = fit(trainer_of, stopped, epochs=1)
     trainer.save_checkpoint(tmp_path / "one.ckpt")
     runs, plain = [], ControlTrial.run
     monkeypatch.setattr(ControlTrial, "run", lambda *a, prefix="": (runs.append(prefix), plain(*a, prefix=prefix))[1])
-    fit(tmp_path, resumed, epochs=2, ckpt_path=tmp_path / "one.ckpt")
+    fit(trainer_of, resumed, epochs=2, ckpt_path=tmp_path / "one.ckpt")
     assert runs == [""]
     untrained = {name: r for name, r in whole.results.items() if name.startswith("untrained/")}
     assert untrained and untrained.items() <= resumed.results.items()
@@ -345,18 +342,6 @@ def batches() -> list[dict[str, torch.Tensor]]:
     return made
 
 
-def trainer_with(callback: PrefixEvaluation, **options) -> lightning.Trainer:
-    return lightning.Trainer(
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        callbacks=[callback],
-        **options,
-    )
-
-
 @torch.no_grad()
 def by_hand(model: Fixed) -> tuple[float, int]:
     """exp of the mean cross-entropy, one prefix at a time."""
@@ -372,10 +357,10 @@ def by_hand(model: Fixed) -> tuple[float, int]:
 
 
 @pytest.mark.parametrize("looks_ahead", [False, True])
-def test_equals_one_prefix_at_a_time(looks_ahead):
+def test_equals_one_prefix_at_a_time(looks_ahead, trainer_of):
     model, callback = Fixed(looks_ahead), PrefixEvaluation()
     for _ in range(2):  # the second is not added to the first
-        trainer_with(callback).validate(model, DataLoader(batches(), batch_size=None), verbose=False)
+        trainer_of(callback).validate(model, DataLoader(batches(), batch_size=None), verbose=False)
     expected, count = by_hand(model)
     assert callback.results[NAME]["value"] == pytest.approx(expected, rel=1e-5)
     assert callback.results[NAME]["n"] == count
@@ -390,13 +375,13 @@ def test_for_a_causal_model_it_is_the_ordinary_perplexity_and_for_the_other_it_i
 
 
 @pytest.mark.parametrize("options", [{"max_epochs": 3}, {"max_steps": 9, "max_epochs": -1}])
-def test_runs_on_the_last_validation_of_a_training_run_only(options, monkeypatch):
+def test_runs_on_the_last_validation_of_a_training_run_only(options, trainer_of, monkeypatch):
     epochs = []
     plain = Fixed.start
     monkeypatch.setattr(Fixed, "start", lambda self, *a: (epochs.append(self.current_epoch), plain(self, *a))[1])
     callback = PrefixEvaluation()
     loader = DataLoader(batches(), batch_size=None)
-    trainer = trainer_with(callback, **options)
+    trainer = trainer_of(callback, num_sanity_val_steps=2, **options)
     trainer.fit(Fixed(False), loader, loader)
     assert epochs == [2, 2, 2]
     assert float(trainer.callback_metrics[NAME]) == pytest.approx(callback.results[NAME]["value"], rel=1e-6)

@@ -13,12 +13,17 @@ import torch
 
 from lit_ctg.decoding.ngram import NgramModel
 from lit_ctg.errors import UserError
+from lit_ctg.papers.graphmax import graphmax
 from lit_ctg.papers.graphmax.metrics import NgramJudge
+from lit_ctg.papers.graphmax.trial import contexts_of
 from lit_ctg.papers.graphmax.trial_parts import (
     GENERATED,
+    Convergence,
     DecodingTime,
+    NextWordNll,
     ReviewGeneration,
     Sampler,
+    TopWords,
     ngram_texts,
     own_nll,
     without_end,
@@ -270,3 +275,198 @@ def test_mistakes_are_named_when_a_part_is_built():
         ReviewGeneration(sampler=alone, texts=1, sampled=1, judge_order=1, **lengths)
     with pytest.raises(UserError, match=f"{where}add softmax"):
         DecodingTime(sampler=alone, prompts=1, **lengths)
+
+
+# --- lit_ctg.papers.graphmax.trial_parts against a loop over contexts -----------------------------------------------
+
+
+VARIANTS = {
+    "softmax": {"variant": "softmax"},
+    "sparsemax": {"variant": "sparsemax"},
+    "graphmax": {"variant": "graphmax", "strengths": [0.0, 1.0]},
+    "interpolation": {"variant": "interpolation", "strengths": [0.1, 5.0]},
+    "algorithm_one": {"variant": "algorithm_one", "strengths": [0.0, 1.0]},
+}
+
+
+@pytest.fixture
+def measured(folds, module):
+    part = NextWordNll(variants=VARIANTS, contexts=20, length=6)
+    return folds[0], part, part.measure(folds[0], module)[0], contexts_of(folds[0], module, contexts=40, length=6)
+
+
+def test_nll_is_that_of_a_loop_over_the_second_half(measured, module):
+    fold, _, numbers, found = measured
+    counted = list(range(1, 40, 2))
+    softmax = [-float(found.logits_NV[i].double().log_softmax(0)[found.target_N[i]]) for i in counted]
+    assert numbers["nll/shop/softmax"].value == pytest.approx(sum(softmax) / 20, abs=1e-6)
+    probs = [graphmax(found.logits_NV[i].double(), fold.graph, 1.0, tol=1e-10).probs_BV for i in counted]
+    expected = sum(-math.log(float(x[found.target_N[i]])) for x, i in zip(probs, counted, strict=True)) / 20
+    assert numbers["nll/shop/graphmax/1"].value == pytest.approx(expected, abs=2e-3)
+    plain = [found.logits_NV[i].double().softmax(0) for i in counted]
+    shift = sum(float((x - p).abs().sum()) / 2 for x, p in zip(probs, plain, strict=True)) / 20
+    assert numbers["shift/shop/graphmax/1"].value == pytest.approx(shift, abs=2e-3)
+    changed = sum(int(x.argmax() != p.argmax()) for x, p in zip(probs, plain, strict=True)) / 20
+    assert numbers["top/shop/graphmax/1"].value == pytest.approx(changed)
+    rows = fold.graph.matrix.toarray()[found.last_N.numpy()[counted]] > 0
+    mass = sum(float(x[torch.from_numpy(row)].sum()) for x, row in zip(probs, rows, strict=True)) / 20
+    assert numbers["attested/shop/graphmax/1"].value == pytest.approx(mass, abs=2e-3)
+    # strength 0 is softmax exactly
+    assert numbers["nll/shop/graphmax/0"].value == pytest.approx(numbers["nll/shop/softmax"].value, abs=1e-6)
+    assert numbers["shift/shop/graphmax/0"].value < 1e-6 and numbers["zero/shop/graphmax/1"].value == 0.0
+    # zeros are counted and not infinite: a target without probability costs log(V / floor) and no less
+    zero, nll = numbers["zero/shop/sparsemax"].value, numbers["nll/shop/sparsemax"].value
+    assert zero > 0 and math.isfinite(nll) and nll > zero * math.log(1 / 1e-3)
+
+
+def test_ngrams_alone_stand_beside_the_output_layers(measured):
+    """Witten-Bell by hand on the other folds' reviews, over the contexts that measure; no language model in it."""
+    fold, part, numbers, found = measured
+    alone = part.references(fold)
+    assert set(alone) == {f"nll/shop/{name}" for name in ("unigram", "bigram", "trigram")}
+    for name, measure in alone.items():
+        assert (measure.value, measure.n, measure.base) == (numbers[name].value, 20, None)
+    others = [ids.tolist() for ids in fold.others]
+
+    def prob(token, history):
+        lower = prob(token, history[1:]) if history else 1 / len(fold.vocabulary)
+        n = len(history)
+        after = [t[i] for t in others for i in range(n, len(t)) if t[i - n : i] == history]
+        kinds = len(set(after))
+        return (after.count(token) + kinds * lower) / (len(after) + kinds) if after else lower
+
+    assert found.before_NK[:, -1].tolist() == found.last_N.tolist()
+    assert (found.before_NK[:, 0] < 0).any() and (found.before_NK[:, 0] >= 0).any(), "with and without a second token"
+    for order, name in enumerate(("unigram", "bigram", "trigram"), start=1):
+        nats = 0.0
+        for i in range(1, 40, 2):
+            history = found.before_NK[i].tolist()[3 - order :] if order > 1 else []
+            nats -= math.log(prob(int(found.target_N[i]), [token for token in history if token >= 0]))
+        measure = numbers[f"nll/shop/{name}"]
+        assert measure.value == pytest.approx(nats / 20, abs=1e-9)
+        assert measure.n == 20 and measure.base == "nll/shop/softmax"
+
+
+def test_the_strength_is_chosen_where_it_is_not_measured(folds, module, monkeypatch):
+    found = contexts_of(folds[0], module, contexts=40, length=6)
+    even_N = torch.arange(40) % 2 == 0
+
+    def layer(logits_NV, last_N, strength):
+        """Foretell the even contexts at 0.1, which choose, and the odd ones, which measure, at any other strength."""
+        right_N = even_N if strength == 0.1 else ~even_N
+        hit_N1 = torch.where(right_N, 0.5, 0.01)[:, None].to(logits_NV)
+        rest_NV = ((1 - hit_N1) / (logits_NV.shape[1] - 1)).expand_as(logits_NV)
+        return rest_NV.scatter(1, found.target_N[:, None], hit_N1).log()
+
+    monkeypatch.setattr(type(folds[0]), "variant", lambda fold, name: layer)
+    strengths = {"variant": "interpolation", "strengths": [5.0, 0.1, 7.0]}
+    part = NextWordNll(variants={"softmax": {"variant": "softmax"}, "i": strengths}, contexts=20, length=6)
+    numbers = part.measure(folds[0], module)[0]
+    # the best of the measured half would have been -log 0.5
+    assert numbers["nll/shop/i/chosen"].value == pytest.approx(-math.log(0.01), abs=1e-6)
+    assert numbers["nll/shop/i/5"].value == pytest.approx(-math.log(0.5), abs=1e-6)
+    assert numbers["nll/shop/i/chosen"].base == "nll/shop/softmax" and numbers["nll/shop/i/chosen"].n == 20
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"variants": {"g": {"variant": "graphmax", "strength": 1}}}, "did you mean 'strengths'"),
+        ({"variants": {"g": {"strengths": [1.0]}}}, "give {variant: <name>, strengths: ...}"),
+        ({"variants": {"graphmax": {"variant": "graphmax"}}}, "add softmax"),
+    ],
+)
+def test_a_mistake_is_named_when_the_part_is_built(changes, message):
+    with pytest.raises(UserError, match=message) as raised:
+        NextWordNll(**{"variants": VARIANTS, "contexts": 4, "length": 4, **changes})
+    assert str(raised.value).startswith("callback.graphmax_trial.parts.likelihood") and "\n" not in str(raised.value)
+
+
+# --- lit_ctg.papers.graphmax.trial_parts ----------------------------------------------------------------------------
+
+
+def test_convergence_shows_what_each_step_moved(folds, module, published):
+    numbers, _ = Convergence(contexts=4, length=5, strength=1.0, iterates=2).measure(folds[0], module)
+    logits = contexts_of(folds[0], module, contexts=4, length=5).logits_NV
+    ends = [
+        graphmax(logits, folds[0].graph, 1.0, solver=replace(published, steps=steps)).probs_BV for steps in (2, 3)
+    ]  # fmt: skip
+    moved = float((ends[1] - ends[0]).norm(dim=-1).mean())
+    assert numbers["convergence/shop/published/step_3"].value == pytest.approx(moved)
+    assert numbers["convergence/shop/published/step_20"].value > 1e-4, "it never meets its own threshold"
+    assert len([name for name in numbers if "published/step" in name]) == 40
+    best = graphmax(logits, folds[0].graph, 1.0, tol=1e-9).probs_BV
+    far = float((graphmax(logits, folds[0].graph, 1.0, solver=published).probs_BV - best).abs().sum(-1).mean()) / 2
+    assert numbers["distance/shop/published/step_20"].value == pytest.approx(far, abs=1e-3)
+    assert numbers["gap/shop/certified/iterate_2"].value <= 1e-6 < numbers["gap/shop/certified/iterate_1"].value + 1e-6
+    assert 1 <= numbers["products/shop/certified"].value <= 5
+
+
+def test_a_row_that_stopped_stays_where_it_stopped(folds, module, published, monkeypatch) -> None:
+    """Moves of 1, 0.1 and more than 1 again: with a threshold of 0.5 the solver ends at the second step."""
+    x = torch.zeros(3, len(module.table))
+    x[0, 0] = x[1, 0] = x[2, 1] = 1.0
+    x[1, 2] = 0.1
+
+    def scripted(logits_BV, graph, strength, **settings):
+        found = graphmax(logits_BV, graph, strength, **settings)
+        solver = settings.get("solver")
+        return found if solver is None else found._replace(probs_BV=x[solver.steps - 1].expand_as(found.probs_BV))
+
+    monkeypatch.setattr("lit_ctg.papers.graphmax.trial_parts.graphmax", scripted)
+    fold = replace(folds[0], published=replace(published, steps=3, threshold=0.5))
+    numbers, _ = Convergence(contexts=2, length=5, strength=1.0, iterates=1).measure(fold, module)
+    assert numbers["stopped/shop/published"].value == 1.0
+    moved = [numbers[f"convergence/shop/published/step_{step}"].value for step in (1, 2, 3)]
+    assert moved == pytest.approx([1.0, 0.1, (2 + 0.01) ** 0.5])
+    distance = [numbers[f"distance/shop/published/step_{step}"].value for step in (1, 2, 3)]
+    assert distance[1] == distance[2] != distance[0]
+
+
+def test_one_row_that_is_not_certified_does_not_end_the_run(folds, module, monkeypatch):
+    fold = replace(folds[0], certificates=type(folds[0].certificates)())
+
+    def poor(logits_BV, graph, strength, **settings):
+        found = graphmax(logits_BV, graph, strength, **settings)
+        return found._replace(converged_B=torch.arange(len(logits_BV)) > 0)
+
+    monkeypatch.setattr("lit_ctg.papers.graphmax.trial_parts.graphmax", poor)
+    with pytest.warns(RuntimeWarning, match="certified 3 of 4 rows"):
+        Convergence(contexts=4, length=5, strength=1.0).measure(fold, module)
+    assert fold.certificates.certified == {"graphmax": 3}
+
+
+def test_top_words_are_the_best_of_each_method(folds, module, vocabulary):
+    methods = {
+        "softmax": {"variant": "softmax"},
+        "same": {"variant": "graphmax", "strength": 0.0},
+        "copy": {"variant": "interpolation", "strength": 1e9},
+    }
+    numbers, samples = TopWords(methods=methods, contexts=["the food", "nice"], words=3).measure(folds[0], module)
+    assert numbers["top_shared/shop/softmax"].value == numbers["top_shared/shop/same"].value == 1.0
+    assert 0 <= numbers["top_shared/shop/copy"].value < 1
+    words = {(s["method"], s["prompt"]): {pair.split()[0] for pair in s["text"].split(", ")} for s in samples}
+    lists = {name: [words[f"top/{name}", prompt] for prompt in ("the food", "nice")] for name in methods}
+    shared = [len(one & other) for one, other in zip(lists["copy"], lists["softmax"], strict=True)]
+    assert numbers["top_shared/shop/copy"].value == pytest.approx(sum(shared) / 6) and 0 < sum(shared) < 6
+    best = module.table[vocabulary.id("food")].softmax(-1).topk(3)
+    first = ", ".join(
+        f"{vocabulary.tokens[token]} {prob:.3f}"
+        for token, prob in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    )
+    shown = [s for s in samples if s["method"] == "top/softmax"]
+    assert [s["prompt"] for s in shown] == ["the food", "nice"] and shown[0]["text"] == first
+    row = folds[0].graph.matrix[[vocabulary.id("food")]].toarray()[0]
+    copied = next(s for s in samples if s["method"] == "top/copy")["text"].split()[0]
+    assert row[vocabulary.id(copied)] == torch.tensor(row).max()
+    assert TopWords(**WORDS).positions(vocabulary) == 2
+    for changes, message in (
+        ({"methods": {"g": {"variant": "softmx"}}}, "did you mean 'softmax'"),
+        ({"contexts": ["the food", ""]}, "without a token"),
+        ({"words": len(vocabulary) + 1}, r"top_words: words=\d+"),
+    ):
+        with pytest.raises(UserError, match=message):
+            TopWords(**{**WORDS, **changes}).positions(vocabulary)
+
+
+WORDS = {"methods": {"softmax": {"variant": "softmax"}}, "contexts": ["the food"], "words": 3}

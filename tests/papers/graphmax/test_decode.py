@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from lit_ctg.data.tokenizer import WordTokenizer
-from lit_ctg.decoding.rule import ScoreRule
+from lit_ctg.decoding.filters import TopK
+from lit_ctg.decoding.rule import RuleList, ScoreRule
 from lit_ctg.errors import UserError
 from lit_ctg.network.gpt2 import GPT2Backbone
-from lit_ctg.papers.graphmax import CooccurrenceGraph
+from lit_ctg.papers.graphmax import CooccurrenceGraph, VariantRule, graphmax, variants
 from lit_ctg.papers.graphmax.control import of_run
 from lit_ctg.papers.graphmax.decode import GraphmaxDecoding, GraphmaxGenerator
 from lit_ctg.papers.graphmax.model import GraphmaxModule
@@ -119,3 +120,25 @@ def test_each_row_has_its_own_layer_and_strength(module) -> None:
     for row in range(3):
         own = {name: values[row] for name, values in control.items()}
         assert made.generate(1, "the", control=own, seed=2, rows=[row]) == [together[row]]
+
+
+# --- lit_ctg.papers.graphmax.decode: graphmax in our loop's contract and in Hugging Face's generate -----------------
+
+
+IDS = torch.zeros(12, 1, dtype=torch.long)
+
+
+def rule(graph: CooccurrenceGraph, strength: float | list[float]) -> VariantRule:
+    return VariantRule(variants(graph)["graphmax"], strength)
+
+
+def test_top_k_solves_over_the_best_tokens(zipf_graph, zipf_logits) -> None:
+    scores = RuleList([TopK(50), rule(zipf_graph, 1.0)])(IDS, zipf_logits)
+    assert ((scores > float("-inf")).sum(dim=-1) == 50).all()
+    whole = graphmax(zipf_logits, zipf_graph).probs_BV
+    errors = []
+    for k in (5, 50, 500, 3000):
+        restricted = RuleList([TopK(k), rule(zipf_graph, 1.0)])(IDS, zipf_logits).softmax(-1)
+        errors.append(float((restricted - whole).abs().sum(dim=-1).mean() / 2))
+    # the error is what the cut tokens would have had, and vanishes with all of them
+    assert errors == sorted(errors, reverse=True) and errors[0] > 0.05 and errors[-1] < 1e-3
