@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 import shlex
+import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -63,6 +66,23 @@ def run_page(text: str, run_cli: Callable[..., Any], here: Path) -> int:
             assert {" ".join(line.split()) for line in example.output} <= shown, f"{example.line}: {out}"
             count += 1
     return count
+
+
+def free_port() -> int:
+    """Return a port at which nothing listens."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+    return port
+
+
+def module_at(path: Path) -> ModuleType:
+    """Return the module of a file that lies in no package."""
+    spec = importlib.util.spec_from_file_location(path.stem.strip("_"), path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def texts_of_the_tour(folder: Path) -> None:

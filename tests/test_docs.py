@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import functools
-import importlib.util
 import posixpath
 import re
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 
 from lit_ctg.config import compose, experiments
 from lit_ctg.errors import UserError
-from tests.pages import examples, run_page
+from tests.pages import examples, module_at, run_page
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("experiments/*/*.md")])
@@ -25,11 +24,7 @@ LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 
 @pytest.fixture(scope="module")
 def site() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("docs_site", ROOT / "docs" / "_site.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_at(ROOT / "docs" / "_site.py")
 
 
 def anchors(page: Path) -> set[str]:
@@ -79,11 +74,7 @@ MOST_WORDS = {"README.md": 1_100, "CHANGELOG.md": 1_500, "verdicts.md": 1_100, *
 
 @pytest.fixture(scope="module")
 def prose() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("prose", ROOT / "tools" / "prose.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_at(ROOT / "tools" / "prose.py")
 
 
 @pytest.mark.parametrize("page", PROSE, ids=lambda path: path.relative_to(ROOT).as_posix())

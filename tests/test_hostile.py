@@ -17,7 +17,6 @@ import os
 import re
 import resource
 import signal
-import socket
 import subprocess
 import sys
 import tarfile
@@ -64,6 +63,7 @@ from lit_ctg.terminal import Console
 from tests.committed import records_of
 from tests.controls import controls
 from tests.field.test_page import record as field_record
+from tests.pages import free_port
 
 # ---- checkpoints ----------------------------------------------------------------------------------------------------
 
@@ -525,12 +525,6 @@ BEHIND = "play.example.org"
 OTHER = "http://evil.example"
 
 
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
-
-
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Serve the page where a proxy is set and the newest run is a stranger's; return ``127.0.0.1:<port>``."""
@@ -846,9 +840,9 @@ def folder_of(root: Path, **texts: str) -> Path:
     return root
 
 
-def rows(mark: str, names: str = "text{}label") -> str:
+def rows(mark: str) -> str:
     """Return 30 rows of a text and a label between ``mark``."""
-    lines = [names.format(mark), *(f"a good film, number {number}{mark}positive" for number in range(30))]
+    lines = [f"text{mark}label", *(f"a good film, number {number}{mark}positive" for number in range(30))]
     return "\n".join(lines if mark != "," else [line.replace("film, ", "film ") for line in lines])
 
 
@@ -863,17 +857,6 @@ def test_labels_in_columns_are_no_text_and_are_told(tmp_path: Path, run_cli, cap
     assert code == 0 and "a good film" in out and "positive" not in out
     (message,) = caplog.messages
     assert str(root) in message and "'text'" in message and "label" in message
-
-
-@pytest.mark.parametrize("packed", [True, False])
-def test_two_columns_of_one_name_are_refused(tmp_path: Path, packed: bool) -> None:
-    root = folder_of(tmp_path / "own", a__csv=rows(",", "text{}text"))
-    path = root / "a.csv"
-    if packed:
-        path = root / "a.parquet"
-        pyarrow.parquet.write_table(pyarrow.table([["one"], ["two"]], names=["text", "text"]), path)
-    with pytest.raises(UserError, match=rf"{path.name} has two columns called 'text'"):
-        list(read_records(path, ["text"]))
 
 
 def test_one_label_trains_no_control_code(tmp_path: Path, run_cli) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import pytest
 
 from lit_ctg.results.record import load_records
-from tests.pages import ROOT, examples, run_page
+from tests.pages import ROOT, examples, module_at, run_page
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 CONTROLS = (ROOT / "docs" / "controls.md").read_text(encoding="utf-8")
@@ -32,10 +31,7 @@ def test_the_first_run_shows_two_texts() -> None:
 
 
 def test_the_picture_is_that_of_the_first_run() -> None:
-    spec = importlib.util.spec_from_file_location("picture", ROOT / "tools" / "picture.py")
-    assert spec is not None and spec.loader is not None
-    tool = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(tool)
+    tool = module_at(ROOT / "tools" / "picture.py")
     assert tool.picture(tool.examples(README)) == tool.OUT.read_text(encoding="utf-8"), "python tools/picture.py"
 
 

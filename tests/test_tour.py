@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import importlib
-import importlib.util
 import json
 import shlex
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 
 from lit_ctg.config import compose
+from tests.pages import module_at
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 NOTEBOOKS = sorted(DOCS.rglob("*.ipynb"))
@@ -23,11 +23,7 @@ RUN = [pytest.param(path, id=path.stem, marks=pytest.mark.long) for path in NOTE
 
 @pytest.fixture(scope="module")
 def runner() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("docs_notebook", DOCS / "_notebook.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_at(DOCS / "_notebook.py")
 
 
 def code_cells(notebook: dict[str, Any]) -> list[dict[str, Any]]:

@@ -144,14 +144,6 @@ def test_the_generative_classifier_is_bayes_rule_by_length(target: str) -> None:
     assert torch.allclose(found.softmax(-1), slow / slow.sum(), atol=1e-5)
 
 
-def test_a_bundle_holds_whole_models(tmp_path: Path) -> None:
-    for control in (Experts(class_models()), GenerativeClassifier(class_models())):
-        control.save_pretrained(tmp_path / control.kind)
-        again = Control.from_pretrained(tmp_path / control.kind)
-        scores_V = torch.zeros(V, dtype=torch.float64)
-        assert torch.equal(score(again, TEXTS[0], scores_V, 1, "good"), score(control, TEXTS[0], scores_V, 1, "good"))
-
-
 def test_models_must_share_their_vocabulary() -> None:
     with pytest.raises(UserError, match="different vocabularies"):
         Experts({"good": make_model(V), "bad": make_model(V + 1)})

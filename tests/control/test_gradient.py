@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from lit_ctg.control import Control, Steered
 from lit_ctg.control.gradient import Gradient, climbed
 from tests.conftest import make_model
 from tests.controls import D, V
@@ -102,14 +100,3 @@ def test_a_longer_way_makes_the_class_likelier() -> None:
         scores = nn.functional.linear(heads[-1][0, -1], made.weight_CD, made.bias_C)
         found.append(float(scores.softmax(-1)[0]))
     assert found[0] < found[1] < found[2]
-
-
-def test_a_bundle_steers_as_it_did(tmp_path: Path) -> None:
-    model, made = make_model(V), control(steps=2, kl=0.1)
-    made.save_pretrained(tmp_path / "gradient")
-    again = Control.from_pretrained(tmp_path / "gradient")
-    settings = {"gradient.strength": 0.7, "gradient.to_good": 1}
-    texts = [
-        Steered(model, [each]).generate(torch.tensor([[3, 4]]), settings, max_new_tokens=5) for each in (made, again)
-    ]
-    assert torch.equal(*texts)

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from lit_ctg.control import Control, Steered
 from lit_ctg.control.memory import (
     GRIDS,
     MIXTURES,
@@ -146,33 +145,6 @@ def test_heads_of_another_size(ngram: NgramModel) -> None:
         assert not made_NV.isnan().any() and float(made_NV.exp().sum()) == pytest.approx(1.0, abs=1e-5)
     with pytest.raises(UserError, match=f"the memory has {SIZE} tokens, the model {SIZE - 1}"):
         MemoryRule(ngram, weights())(ids_NT, torch.zeros(1, SIZE - 1))
-
-
-def test_it_steers_a_model_alone_and_in_a_batch(model: Any, tokenizer: Any, ngram: NgramModel) -> None:
-    steered = Steered(model, [Memory(ngram, weights=weights())], tokenizer=tokenizer)
-    prompts = ["the war", "began in 1914 the acid", "metal"]
-    settings = {"memory.strength": [0, 3, 3], "memory.mixture": ["linear", "linear", "product"]}
-    together = steered.write(prompts, settings, max_new_tokens=4)
-    for row, prompt in enumerate(prompts):
-        own = {name: values[row] for name, values in settings.items()}
-        assert steered.write([prompt], own, max_new_tokens=4) == [together[row]]
-    assert together[0] == Steered(model, [], tokenizer=tokenizer).write(prompts[:1], max_new_tokens=4)[0]
-    assert steered.write(["the war"], {"memory.strength": 9}, max_new_tokens=3)[0].split()[:2] == ["began", "in"]
-
-
-def test_a_bundle_holds_it_whole(tmp_path: Any, ngram: NgramModel) -> None:
-    memory = Memory(ngram, weights=weights(), mixture="product", text="abc")
-    memory.save_pretrained(str(tmp_path / "memory"))
-    again = Control.from_pretrained(str(tmp_path / "memory"))
-    assert isinstance(again, Memory) and again.fitted and again.mixture == "product" and again.text == "abc"
-    ids_NT = torch.tensor([[5, 6], [1, 2]])
-    scores_NV = torch.randn(2, SIZE)
-    before, after = (MemoryRule(each.ngram, each.weights, 1)(ids_NT, scores_NV) for each in (memory, again))
-    assert torch.equal(before, after)
-    Memory(ngram).save_pretrained(str(tmp_path / "new"))
-    assert not Memory.from_pretrained(str(tmp_path / "new")).fitted
-    with pytest.raises(UserError, match="weights of linear are not 17 numbers from 0 to 1"):
-        Memory(ngram, weights={name: value * 3 for name, value in weights().items()})
 
 
 @pytest.mark.parametrize("length", [1, 2, 7, 8, 9, 15, 40])

@@ -478,15 +478,11 @@ def writes(seed: int, model: Any, tokenizer: Any, made: dict[str, Control]) -> b
     return True
 
 
-def test_random_combinations(model: Any, tokenizer: Any, all_controls: dict[str, Control]) -> None:
-    written = [writes(seed, model, tokenizer, all_controls) for seed in range(20)]
-    assert sum(written) > len(written) / 2, "most are refused, so little is compared"
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-def test_more_random_combinations(model: Any, tokenizer: Any, all_controls: dict[str, Control]) -> None:
-    written = [writes(seed, model, tokenizer, all_controls) for seed in range(20, 220)]
+@pytest.mark.parametrize(
+    "seeds", [range(20), pytest.param(range(20, 220), marks=[pytest.mark.slow, pytest.mark.timeout(3600)])]
+)
+def test_random_combinations(seeds: range, model: Any, tokenizer: Any, all_controls: dict[str, Control]) -> None:
+    written = [writes(seed, model, tokenizer, all_controls) for seed in seeds]
     assert sum(written) > len(written) / 2, "most are refused, so little is compared"
 
 

@@ -179,23 +179,20 @@ def test_random_state_is_left_alone_and_the_result_is_a_function_of_the_seed():
     assert first.max_change != other.max_change
 
 
-def fit(model: Toy, callback: CausalityProbe) -> lightning.Trainer:
-    ids = sentences()
-    loader = DataLoader([batch_for(model, ids)], batch_size=None)
-    trainer = lightning.Trainer(
-        max_epochs=1,
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        callbacks=[callback],
-    )
-    trainer.fit(model, loader, loader)
-    return trainer
+@pytest.fixture
+def fit(trainer_of):
+    """Return what trains a model for an epoch of one batch under the callback."""
+
+    def train(model: Toy, callback: CausalityProbe) -> lightning.Trainer:
+        loader = DataLoader([batch_for(model, sentences())], batch_size=None)
+        trainer = trainer_of(callback)
+        trainer.fit(model, loader, loader)
+        return trainer
+
+    return train
 
 
-def test_callback_passes_and_records_a_causal_model():
+def test_callback_passes_and_records_a_causal_model(fit):
     callback = CausalityProbe()
     trainer = fit(model := Toy(), callback)
     assert callback.results["probe/causal"]["value"] == 1.0
@@ -206,21 +203,21 @@ def test_callback_passes_and_records_a_causal_model():
 
 
 @pytest.mark.parametrize("leak", [{"looks_ahead": True}, {"feature": "marked anywhere"}])
-def test_callback_stops_a_model_that_says_it_is_causal_before_its_first_step(leak):
+def test_callback_stops_a_model_that_says_it_is_causal_before_its_first_step(fit, leak):
     model = Toy(causal=True, **leak)
     model.training_step = lambda batch, batch_idx: pytest.fail("trained")
     with pytest.raises(UserError, match="says causal=True, but changing later tokens"):
         fit(model, CausalityProbe())
 
 
-def test_callback_records_a_model_that_does_not_claim_to_be_causal():
+def test_callback_records_a_model_that_does_not_claim_to_be_causal(fit):
     callback = CausalityProbe()
     fit(Toy(causal=False, looks_ahead=True), callback)
     assert callback.results["probe/causal"]["value"] == 0.0
     assert callback.results["probe/max_change"]["value"] > 0.01
 
 
-def test_trained_weights_are_probed_again():
+def test_trained_weights_are_probed_again(fit):
     class Opens(Toy):
         """Learns to look ahead: the first step opens the leak."""
 

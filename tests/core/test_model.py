@@ -97,7 +97,7 @@ def test_decay_spares_vectors_and_the_first_step_changes_something_unless_asked(
     assert torch.allclose(layer.bias, torch.full((2,), bias))
 
 
-def test_training_learns_logs_the_parts_and_validation_returns_the_output():
+def test_training_learns_logs_the_parts_and_validation_returns_the_output(trainer_of):
     lightning.seed_everything(0, verbose=False)
     model = Bigram()
     seen: list[LMOutput] = []
@@ -106,15 +106,7 @@ def test_training_learns_logs_the_parts_and_validation_returns_the_output():
         def on_validation_batch_end(self, trainer, pl_module, outputs, batch, batch_idx, dataloader_idx=0):
             seen.append(outputs)
 
-    trainer = lightning.Trainer(
-        max_epochs=20,
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        callbacks=[Watch()],
-    )
+    trainer = trainer_of(Watch(), max_epochs=20)
     trainer.fit(model, loader(), loader())
     logged = trainer.callback_metrics
     assert logged["train/loss"] == pytest.approx(2 * float(logged["train/token_loss"]), rel=1e-6)
@@ -127,7 +119,7 @@ def test_training_learns_logs_the_parts_and_validation_returns_the_output():
     ("steps", "every", "max_steps", "written"), [(3, 2, -1, [2, 4, 6]), (3, 100, -1, []), (3, 0, 5, [])]
 )
 def test_parts_of_the_loss_reach_callbacks_each_step_and_loggers_as_often_as_asked(
-    tmp_path, steps, every, max_steps, written
+    trainer_of, tmp_path, steps, every, max_steps, written
 ):
     lightning.seed_everything(0, verbose=False)
     parts: list[dict] = []
@@ -148,18 +140,8 @@ def test_parts_of_the_loss_reach_callbacks_each_step_and_loggers_as_often_as_ask
             super().log_dict(*args, **kwargs)
 
     logger = CSVLogger(tmp_path, flush_logs_every_n_steps=1)
-    trainer = lightning.Trainer(
-        max_epochs=2 if max_steps < 0 else None,
-        max_steps=max_steps,
-        limit_train_batches=steps,
-        log_every_n_steps=every,
-        accelerator="cpu",
-        logger=logger,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        callbacks=[Watch()],
-    )
+    options = {"limit_train_batches": steps, "log_every_n_steps": every, "logger": logger}
+    trainer = trainer_of(Watch(), max_epochs=2 if max_steps < 0 else None, max_steps=max_steps, **options)
     trainer.fit(Counted(), loader())
     total = 6 if max_steps < 0 else max_steps
     assert len(parts) == total
@@ -174,17 +156,8 @@ def test_parts_of_the_loss_reach_callbacks_each_step_and_loggers_as_often_as_ask
     assert written or not file.exists()
 
 
-def test_gradients_are_clipped_in_mixed_precision_too(tmp_path):
-    trainer = lightning.Trainer(
-        max_steps=2,
-        precision="bf16-mixed",
-        gradient_clip_val=0.1,
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        default_root_dir=tmp_path,
-    )
+def test_gradients_are_clipped_in_mixed_precision_too(trainer_of):
+    trainer = trainer_of(max_epochs=None, max_steps=2, precision="bf16-mixed", gradient_clip_val=0.1)
     module = Bigram()
     before = module.table.weight.detach().clone()
     trainer.fit(module, loader())

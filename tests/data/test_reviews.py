@@ -13,7 +13,6 @@ import pytest
 from lit_ctg.data.packing import MISSING
 from lit_ctg.data.reviews import ReviewsDataModule
 from lit_ctg.data.tokenizer import SpacyTokenizer, WordTokenizer
-from lit_ctg.errors import UserError
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"
 HUB = {
@@ -90,11 +89,6 @@ def test_sample_has_stars(tmp_path: Path) -> None:
     for corpus, sources in (("topics", ("garden", "music")), ("amazon", ("amazon",)), ("yelp", ("yelp",))):
         data = module(tmp_path, source="sample", corpus=corpus, sample_size=5000)
         assert data.sources == sources and set(stars(data, "train")) == {1, 2, 3, 4, 5}
-
-
-def test_wrong_input_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="did you mean 'yelp'"):
-        module(tmp_path, corpus="yelpp")
 
 
 @pytest.mark.slow

@@ -135,6 +135,9 @@ def test_bytes_of_parquet_are_no_text(tmp_path: Path) -> None:
     pyarrow.parquet.write_table(pyarrow.table({"text": ["ab", None]}), tmp_path / "b.parquet")
     with pytest.raises(UserError, match=r"b\.parquet row 2 has nothing in column 'text'"):
         rows(tmp_path / "b.parquet", "text")
+    pyarrow.parquet.write_table(pyarrow.table([["one"], ["two"]], names=["text", "text"]), tmp_path / "c.parquet")
+    with pytest.raises(UserError, match=r"c\.parquet has two columns called 'text'"):
+        rows(tmp_path / "c.parquet", "text")
 
 
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "-1", "1e300", '"many"', "[4]", "true", "{}", '"nan"'])

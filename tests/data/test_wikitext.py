@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lit_ctg.data import packing, wikitext
+from lit_ctg.data import wikitext
 from lit_ctg.data.tokenizer import WordTokenizer
 from lit_ctg.data.wikitext import WikiTextDataModule, articles
 from lit_ctg.errors import UserError
@@ -118,27 +117,6 @@ def test_plain_text_becomes_tokens() -> None:
     plain = "\n= Well-known =\n\nIt rose 3.5% (to 1,234) in 1914–1918.\n"
     tokens = " \n = Well @-@ known = \n \n It rose 3 @.@ 5 % ( to 1 @,@ 234 ) in 1914 – 1918 . \n"
     assert wikitext.wikitext_tokens(plain) == tokens
-
-
-def full(*arguments: object) -> None:
-    raise OSError(errno.ENOSPC, "No space left on device")
-
-
-@pytest.mark.parametrize(
-    ("damage", "word"),
-    [
-        (lambda path, monkeypatch: path.write_bytes("Größe\n".encode("latin-1")), "line 1 byte 3 is not UTF-8"),
-        (lambda path, monkeypatch: path.rename(path.with_suffix(".jsonl")), "line 2 is not JSON"),
-        (lambda path, monkeypatch: path.unlink(), "no file called"),
-        (lambda path, monkeypatch: monkeypatch.setattr(packing, "_write", full), "No space left"),
-    ],
-)
-def test_damaged_input_is_one_line_and_leaves_no_cache(tmp_path: Path, monkeypatch, damage: Any, word: str) -> None:
-    damage(folder(tmp_path / "text") / "train.txt", monkeypatch)
-    with pytest.raises(UserError) as error:
-        module(tmp_path).prepare_data()
-    assert word in str(error.value) and "\n" not in str(error.value)
-    assert not list((tmp_path / "cache").rglob("meta.json")) and not list((tmp_path / "cache").rglob("*.ids"))
 
 
 @pytest.mark.slow

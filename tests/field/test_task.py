@@ -228,22 +228,7 @@ def test_headings_go_and_passages_are_consecutive() -> None:
     assert list(passages("a b c d e f", 4)) == ["a b c d", "e f"] and list(passages("a", 4)) == ["a"]
 
 
-def test_telling_words_are_those_of_the_slow_formula() -> None:
-    counts = class_counts(task().examples("train"))
-    assert log_odds_words(counts, "bad", 1, least=1) == ["dreadful"]
-    assert log_odds_words(counts, "good", 1, least=1) == ["lovely"]
-    own, rest = {"acid": 8, "gold": 2}, {"acid": 1, "gold": 9}
-    prior = {"acid": 9, "gold": 11}
-    scores = {}
-    for word in prior:
-        y, z = own[word] + prior[word], rest[word] + prior[word]
-        delta = math.log(y / (10 + 20 - y)) - math.log(z / (10 + 20 - z))
-        scores[word] = delta / math.sqrt(1 / y + 1 / z)
-    assert scores["acid"] > 0 > scores["gold"]
-    assert log_odds_words({"a": own, "b": rest}, "a", 5) == ["acid"]
-
-
-def test_telling_words_are_ordered_by_their_z_score_and_rare_or_short_ones_left_out() -> None:
+def test_telling_words_are_ordered_by_the_slow_formula_and_rare_or_short_ones_left_out() -> None:
     generator = np.random.default_rng(0)
     words = [*(f"word{letter}" for letter in "abcdefghijkl"), "abc", "ab", "c3po"]
     counts = {label: dict(zip(words, generator.integers(1, 30, len(words)).tolist(), strict=True)) for label in "xyz"}
@@ -261,6 +246,9 @@ def test_telling_words_are_ordered_by_their_z_score_and_rare_or_short_ones_left_
                       key=score, reverse=True)  # fmt: skip
     assert len(expected) > 4 and {"five", "abc"} <= set(expected)
     assert log_odds_words(counts, "x", 99) == expected and log_odds_words(counts, "x", 3) == expected[:3]
+    counts = class_counts(task().examples("train"))
+    for label, word in (("bad", "dreadful"), ("good", "lovely")):
+        assert log_odds_words(counts, label, 1, least=1) == [word]
 
 
 def test_a_folder_of_ones_own_is_a_task_with_a_name_of_its_own(tmp_path: Path) -> None:

@@ -113,14 +113,22 @@ def test_loading_leaves_the_reader_s_logging_as_it_was(gpt2, monkeypatch):
     assert (logger.level, transformers_logging.is_progress_bar_enabled()) == before
 
 
-def test_a_missing_folder(tmp_path):
-    with pytest.raises(UserError, match="no such folder"):
-        HuggingFaceBackbone(path=str(tmp_path / "absent"))
-
-
-def test_an_empty_folder(tmp_path):
-    with pytest.raises(UserError, match="cannot be loaded"):
-        HuggingFaceBackbone(path=str(tmp_path))
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("missing", "no such folder"),
+        ("empty", "cannot be loaded"),
+        pytest.param("t5", "is not a causal language model", marks=pytest.mark.long),
+        ("bert", "not a causal model"),
+    ],
+)
+def test_what_is_no_causal_model_is_refused(tmp_path, kind, message):
+    folder = tmp_path / kind
+    if kind != "missing":
+        folder.mkdir()
+    path = save(kind, folder) if kind in ("t5", "bert") else str(folder)
+    with pytest.raises(UserError, match=message):
+        HuggingFaceBackbone(path=path)
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
@@ -149,17 +157,6 @@ def test_a_model_without_its_tied_head_is_whole(tmp_path):
     base = GPT2LMHeadModel.from_pretrained(tmp_path).transformer
     base.save_pretrained(tmp_path / "base")
     assert HuggingFaceBackbone(path=str(tmp_path / "base")).vocabulary_size == SIZE
-
-
-@pytest.mark.long
-def test_an_encoder_decoder_is_refused(tmp_path):
-    with pytest.raises(UserError, match="is not a causal language model"):
-        HuggingFaceBackbone(path=save("t5", tmp_path))
-
-
-def test_a_model_that_sees_the_future_is_refused(tmp_path):
-    with pytest.raises(UserError, match="not a causal model"):
-        HuggingFaceBackbone(path=save("bert", tmp_path))
 
 
 def test_a_head_that_is_no_plain_product_is_refused(gpt2, tmp_path, monkeypatch):

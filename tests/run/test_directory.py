@@ -18,10 +18,15 @@ def record(path: Path, status: str) -> None:
     (path / "run.json").write_text(json.dumps({"status": status}), encoding="utf-8")
 
 
+def claimed(path: Path, skip_completed: bool = False) -> RunDirectory:
+    """Return the directory of a run that is not finished."""
+    found = claim(path, skip_completed)
+    assert isinstance(found, RunDirectory)
+    return found
+
+
 def test_a_busy_directory_is_not_claimed_twice(tmp_path: Path) -> None:
-    first = claim(tmp_path / "run", skip_completed=False)
-    second = claim(tmp_path / "run", skip_completed=False)
-    assert isinstance(first, RunDirectory) and isinstance(second, RunDirectory)
+    first, second = claimed(tmp_path / "run"), claimed(tmp_path / "run")
     assert (first.path.name, second.path.name) == ("run", "run-1")
     third = claim(tmp_path / "run", skip_completed=True)
     assert isinstance(third, Finished) and third.busy == f"process {os.getpid()} on {socket.gethostname()}"
@@ -29,12 +34,11 @@ def test_a_busy_directory_is_not_claimed_twice(tmp_path: Path) -> None:
 
 def test_a_full_disk_names_the_directory_and_frees_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Libraries write there too, and their errors do not know the file."""
-    first = claim(tmp_path / "run", skip_completed=False)
-    assert isinstance(first, RunDirectory)
+    first = claimed(tmp_path / "run")
     with pytest.raises(UserError, match=f"cannot write {first.path}: No space left"), first:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    again = claim(tmp_path / "run", skip_completed=False)
-    assert isinstance(again, RunDirectory) and again.path == first.path
+    again = claimed(tmp_path / "run")
+    assert again.path == first.path
     with pytest.raises(FileNotFoundError), again:
         raise FileNotFoundError(errno.ENOENT, "No such file", "corpus")
 
@@ -47,32 +51,27 @@ def test_a_full_disk_names_the_directory_and_frees_it(tmp_path: Path, monkeypatc
 
 
 def test_a_done_run_is_kept_and_skipped_only_on_request(tmp_path: Path) -> None:
-    first = claim(tmp_path / "run", skip_completed=False)
-    assert isinstance(first, RunDirectory)
+    first = claimed(tmp_path / "run")
     record(first.path, "DONE")
     first.release()
     skipped = claim(tmp_path / "run", skip_completed=True)
     assert skipped == Finished(first.path)
-    again = claim(tmp_path / "run", skip_completed=False)
-    assert isinstance(again, RunDirectory) and again.path.name == "run-1"
+    assert claimed(tmp_path / "run").path.name == "run-1"
     assert run_status(first.record) == "DONE"
 
 
 def test_a_run_that_diverged_is_a_result(tmp_path: Path) -> None:
     """It would diverge again: it is neither taken up nor overwritten, and skipped like one that is done."""
-    first = claim(tmp_path / "run", skip_completed=False)
-    assert isinstance(first, RunDirectory)
+    first = claimed(tmp_path / "run")
     record(first.path, "DIVERGED")
     first.release()
     assert claim(tmp_path / "run", skip_completed=True) == Finished(first.path)
     assert finished(tmp_path / "run") == []  # there is nothing to generate with
-    again = claim(tmp_path / "run", skip_completed=False)
-    assert isinstance(again, RunDirectory) and again.path.name == "run-1"
+    assert claimed(tmp_path / "run").path.name == "run-1"
 
 
 def test_a_run_on_another_corpus_is_not_this_run(tmp_path: Path) -> None:
-    first = claim(tmp_path / "run", skip_completed=False)
-    assert isinstance(first, RunDirectory)
+    first = claimed(tmp_path / "run")
     record(first.path, "DONE")
     first.release()
     seen = []
@@ -87,13 +86,11 @@ def test_a_record_that_is_none_is_no_finished_run(tmp_path: Path, text: str) -> 
     for name in ("run", "run-12345678"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "run.json").write_text(text, encoding="utf-8", errors="surrogateescape")
-    claimed = claim(tmp_path / "run", skip_completed=True)
-    assert isinstance(claimed, RunDirectory) and claimed.path.name == "run"
+    assert claimed(tmp_path / "run", skip_completed=True).path.name == "run"
 
 
 def test_an_unfinished_run_is_taken_up_and_a_failed_record_is_kept(tmp_path: Path) -> None:
-    first = claim(tmp_path / "run", skip_completed=True)
-    assert isinstance(first, RunDirectory)
+    first = claimed(tmp_path / "run", skip_completed=True)
     record(first.path, "FAILED")
     half = first.path / "checkpoints" / ".last.ckpt.7.tmp"
     half.parent.mkdir()
@@ -102,8 +99,8 @@ def test_an_unfinished_run_is_taken_up_and_a_failed_record_is_kept(tmp_path: Pat
     (first.path / ".export.7.tmp" / ".model.8.tmp").write_bytes(b"half an export")
     (first.path / "metrics.csv").write_text("epoch,loss\n", encoding="utf-8")
     first.release()
-    again = claim(tmp_path / "run", skip_completed=True)
-    assert isinstance(again, RunDirectory) and again.path == first.path
+    again = claimed(tmp_path / "run", skip_completed=True)
+    assert again.path == first.path
     assert not again.record.exists()
     assert run_status(first.path / "run.before-0.json") == "FAILED"
     assert not half.exists() and not (first.path / ".export.7.tmp").exists()

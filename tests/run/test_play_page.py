@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -30,6 +29,7 @@ from lit_ctg.run.play_page import (
     to_vary,
     train_smoke,
 )
+from tests.pages import free_port
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 PROMPT = "Carol starts the model,"
@@ -148,12 +148,6 @@ def test_without_gradio_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 # --- in a browser ---------------------------------------------------------------------------------------------------
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
 
 
 @pytest.fixture(scope="module")

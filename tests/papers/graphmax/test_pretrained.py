@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import CTRLConfig, CTRLLMHeadModel, GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+from transformers import CTRLConfig, CTRLLMHeadModel, GPT2LMHeadModel
 
 from lit_ctg.config import compose
 from lit_ctg.errors import UserError
+from lit_ctg.field.tune import make_gpt2, make_tokenizer
 from lit_ctg.network.huggingface import HuggingFaceBackbone
 from lit_ctg.papers.graphmax.decode import GraphmaxDecoding
 from lit_ctg.run.build import build_datamodule, build_model
@@ -24,22 +24,12 @@ TEXT = ["the food was good and the staff was nice", "The river rises in the nort
 
 def save(folder: Path, kind: str = "gpt2") -> str:
     """Write tokenizer and model; the model has more rows than the tokenizer has tokens, as many have."""
-    engine = Tokenizer(models.BPE())
-    engine.pre_tokenizer, engine.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        vocab_size=290, special_tokens=["<|endoftext|>"], initial_alphabet=alphabet, show_progress=False
-    )
-    engine.train_from_iterator(TEXT, trainer)
-    ends = dict.fromkeys(("bos_token", "eos_token", "unk_token"), "<|endoftext|>")
-    words = PreTrainedTokenizerFast(tokenizer_object=engine, **ends)
+    words = make_tokenizer(TEXT, 290)
     words.save_pretrained(folder)
-    torch.manual_seed(0)
     if kind == "gpt2":
-        model = GPT2LMHeadModel(
-            GPT2Config(vocab_size=len(words) + 3, n_positions=64, n_embd=16, n_layer=1, n_head=2, bos_token_id=0)
-        )
+        model = make_gpt2(len(words) + 3, layers=1, dim=16, heads=2, positions=64, end=words.eos_token_id, seed=0)
     else:
+        torch.manual_seed(0)
         model = CTRLLMHeadModel(
             CTRLConfig(vocab_size=len(words) + 3, n_positions=64, n_embd=16, n_layer=1, n_head=2, dff=32)
         )

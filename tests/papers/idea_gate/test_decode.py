@@ -13,6 +13,7 @@ import torch
 
 from lit_ctg.config import compose
 from lit_ctg.errors import UserError
+from lit_ctg.field.tune import make_gpt2, make_tokenizer
 from lit_ctg.network.huggingface import HuggingFaceBackbone
 from lit_ctg.papers.idea_gate import IdeaGateModule
 from lit_ctg.papers.idea_gate.decode import DividingPenalty, IdeaGateDecoding
@@ -220,22 +221,11 @@ QUICK = ("size=smoke", "trainer.accelerator=cpu")
 @pytest.fixture(scope="module")
 def padded(tmp_path_factory) -> Path:
     """A model with its tokenizer; the model has more output rows than the tokenizer has tokens, as many have."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
-
     folder = tmp_path_factory.mktemp("padded")
-    engine = Tokenizer(models.BPE())
-    engine.pre_tokenizer, engine.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        vocab_size=315, special_tokens=["<|endoftext|>"], initial_alphabet=alphabet, show_progress=False
-    )
-    engine.train_from_iterator(["The chemical reaction of the acid with the solution produced a salt."] * 4, trainer)
-    words = PreTrainedTokenizerFast(tokenizer_object=engine, bos_token="<|endoftext|>", eos_token="<|endoftext|>")
+    words = make_tokenizer(["The chemical reaction of the acid with the solution produced a salt."] * 4, 315)
+    model = make_gpt2(len(words) + 7, layers=1, dim=16, heads=2, positions=256, end=words.eos_token_id, seed=0)
     words.save_pretrained(folder)
-    torch.manual_seed(0)
-    config = GPT2Config(vocab_size=len(words) + 7, n_positions=256, n_embd=16, n_layer=1, n_head=2, bos_token_id=0)
-    GPT2LMHeadModel(config).save_pretrained(folder)
+    model.save_pretrained(folder)
     return folder
 
 

@@ -12,6 +12,7 @@ import torch
 from lit_ctg.config import compose
 from lit_ctg.control.base import Prefix
 from lit_ctg.errors import UserError
+from lit_ctg.field.tune import make_gpt2, make_tokenizer
 from lit_ctg.papers.nslm.decode import NSLMDecoding, TextGenerator
 from lit_ctg.papers.nslm.model import Stream
 from lit_ctg.run.build import build_datamodule, build_model
@@ -19,18 +20,10 @@ from lit_ctg.run.build import build_datamodule, build_model
 
 def byte_level_model(folder: Path, text: str) -> None:
     """Save a tiny GPT-2 whose byte-level vocabulary has the words of a text, each behind a blank."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
-
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    tokenizer.train_from_iterator([text], trainers.BpeTrainer(vocab_size=2000, initial_alphabet=alphabet))
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)
-    torch.manual_seed(0)
-    config = GPT2Config(vocab_size=tokenizer.get_vocab_size(), n_positions=64, n_embd=16, n_layer=1, n_head=2)
-    GPT2LMHeadModel(config).save_pretrained(folder)
+    tokenizer = make_tokenizer([text], 2000)
+    tokenizer.save_pretrained(folder)
+    model = make_gpt2(len(tokenizer), layers=1, dim=16, heads=2, positions=64, end=tokenizer.eos_token_id, seed=0)
+    model.save_pretrained(folder)
 
 
 def test_the_snippet_of_the_page_on_a_byte_level_vocabulary(
