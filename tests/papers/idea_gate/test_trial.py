@@ -6,7 +6,6 @@ import csv
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -25,10 +24,7 @@ from lit_ctg.papers.idea_gate.corpus import known_domains, load_domain
 from lit_ctg.papers.idea_gate.metrics import authors_words, grouped_bootstrap
 from lit_ctg.papers.idea_gate.model import IdeaGateOutput
 from lit_ctg.papers.idea_gate.trial import ALL, Sample, TopicTrial, XRay, figure, first_token, look, readable, shown
-from lit_ctg.results.spec import load_specs
-from lit_ctg.results.table import COUNTS
 from lit_ctg.run.build import build_datamodule
-from lit_ctg.run.reproduce import load_groups
 from lit_ctg.statistics import wilson_interval
 from tests.llama import llama_tokenizer
 from tests.offline_wandb import finished
@@ -354,33 +350,6 @@ def test_references_are_real_texts_and_arms_are_counted_in_random_ones(vocabular
     # no army in the other subjects: nothing to be counted in
     assert results["topic/random/war/short/stickiness"]["value"] == 0.0
     assert "topic/gated/war/short/times_random" not in results
-
-
-# topic_tables: The tables of idea_gate ask for runs that are listed and for numbers that those runs record
-
-
-ROOT = Path(__file__).resolve().parents[3] / "experiments"
-
-
-@pytest.fixture(scope="module")
-def terms():
-    """Every (experiment, regime, metric) that a row of a table reads."""
-    rows = [row for spec in load_specs(ROOT, "idea_gate") for row in spec.rows if row.samples is None]
-    return {
-        (experiment, regime, metric[regime])
-        for row in rows
-        for experiment, metric in row.terms
-        for regime in row.regimes
-    }
-
-
-@pytest.mark.long
-def test_every_run_is_listed(terms) -> None:
-    listed = {(group.name, group.regime) for group in load_groups(ROOT, "idea_gate", "small")}
-    # models of counts are no runs: `lit-ctg data counts` makes them
-    wanted = {(experiment, regime) for experiment, regime, _ in terms if not experiment.startswith(COUNTS)}
-    assert wanted <= listed
-    assert wanted == listed, "runs that no table reads"
 
 
 @pytest.mark.parametrize("regime", ["as_published", "corrected"])
