@@ -104,23 +104,17 @@ def run_mutations(count: int, seed: int, run_cli: Any, folder: Path, some: int |
     return ran
 
 
-@pytest.mark.long
-def test_mutated_overrides(run_cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("count", "seed", "some"),
+    [
+        pytest.param(12, 0, 4, marks=pytest.mark.long),
+        pytest.param(60, 0, None, marks=pytest.mark.long),
+        pytest.param(300, 1, None, marks=[pytest.mark.slow, pytest.mark.timeout(3600)]),
+    ],
+)
+def test_mutated_overrides(count: int, seed: int, some: int | None, run_cli: Any, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert 0 < run_mutations(12, 0, run_cli, tmp_path, some=4) < 12
-
-
-@pytest.mark.long
-def test_more_mutated_overrides(run_cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert 0 < run_mutations(60, 0, run_cli, tmp_path) < 60
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-def test_many_mutated_overrides(run_cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert 0 < run_mutations(300, 1, run_cli, tmp_path) < 300
+    assert 0 < run_mutations(count, seed, run_cli, tmp_path, some) < count
 
 
 def damage(path: Path, rng: random.Random) -> None:
