@@ -103,7 +103,6 @@ def test_strength_zero_is_the_model_without_its_head(make_generator):
     for row in range(3):
         alone = generator.generate(1, PROMPTS[row], controls[row], seed=4, rows=[row])
         assert alone[0] == together[row]
-    assert generator.generate(3, PROMPTS, controls, seed=5) != together
     generator = make_generator()
     generator.module.train()
     (text,) = generator.generate(1, seed=0, max_new_tokens=3)
