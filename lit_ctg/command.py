@@ -79,12 +79,10 @@ class Command:
 
     @classmethod
     def summary(cls) -> str:
-        """Return the line of help."""
         return (inspect.getdoc(cls) or "").split("\n\n")[0].rstrip(".").replace("\n", " ")
 
     @classmethod
     def options(cls) -> dict[str, dataclasses.Field[Any]]:
-        """Return the options by name."""
         # those that several commands share come last
         own = inspect.get_annotations(cls)
         every = dataclasses.fields(cls)  # type: ignore[arg-type]  # a subclass is a dataclass
@@ -93,7 +91,6 @@ class Command:
 
     @classmethod
     def help(cls) -> str:
-        """Return the help of this command."""
         meanings = dict(cls.hydra)
         for name, field in cls.options().items():
             needed = field.default is field.default_factory is dataclasses.MISSING

@@ -25,7 +25,6 @@ def refuse(cases: Mapping[str, object], where: str = "") -> None:
 
     Args:
         cases: what is wrong and what to give -> whether it holds.
-        where: the beginning of the message.
 
     Raises:
         UserError: a case holds.

@@ -95,7 +95,6 @@ class Chart:
 
     @property
     def outer_height(self) -> float:
-        """The height with margins."""
         return self.height + self.margins[2] + self.margins[3]
 
     def place(self, figure: Figure, x: float, y: float) -> Axes:
@@ -125,11 +124,7 @@ class Sheet:
     about: str = ""
 
     def render(self, kind: str = "svg") -> bytes:
-        """Return the file of a format.
-
-        Raises:
-            UserError: unknown format.
-        """
+        """Return the file of a format (``UserError``: unknown format)."""
         if kind not in FORMATS:
             raise UserError(f"format {kind or 'without a name'}: a figure is one of {', '.join(FORMATS)}")
         empty = {"svg": ("Date", "Creator", "Format", "Type"), "pdf": ("CreationDate",), "png": ("Software",)}[kind]
@@ -164,7 +159,6 @@ class Sheet:
 
 
 def _sign(kind: str, words: str) -> Any:
-    """Return the sign before the words of a legend."""
     if kind in ("printed", "expected"):
         return Line2D([], [], color=INK, ls="", marker="D" if kind == "printed" else "|", label=words)
     return Patch(color=COLOURS[kind], label=words)

@@ -39,7 +39,6 @@ def writing(path: str | Path, *, remedy: str = ELSEWHERE) -> Iterator[None]:
     """Turn any failure of the file system in the body into one line that names ``path``.
 
     Args:
-        path: what the body writes.
         remedy: what to do when it cannot be written, the end of the error message.
 
     Raises:
@@ -111,7 +110,10 @@ def replacing(path: str | Path, *, remedy: str = ELSEWHERE, whole: bool = False)
             raise OSError(None, "it names no file")
         temporary = target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
         try:
-            _check_replaceable(target)
+            if target.is_symlink():
+                raise OSError(None, "its symbolic links form a loop")
+            if target.exists() and not target.is_file() and not target.is_dir():
+                raise OSError(None, "it is a device, a pipe or a socket")
             _make_folder(target.parent)
             yield temporary
             _to_disk(temporary)
@@ -179,10 +181,6 @@ def files_in(folder: Path) -> list[str]:
 
 def write_atomic(path: str | Path, content: str | bytes, *, remedy: str = ELSEWHERE) -> None:
     """Write ``content`` to ``path`` in one step; text as UTF-8 with its line ends as they are.
-
-    Args:
-        path, remedy: see ``replacing``.
-        content: of the whole file.
 
     Raises:
         UserError: see ``replacing``; text that UTF-8 cannot encode (a lone surrogate).
@@ -270,14 +268,6 @@ def _make_folder(folder: Path) -> None:
         raise OSError(None, f"{error.filename} is not a folder") from error
 
 
-def _check_replaceable(target: Path) -> None:
-    """Refuse what a rename would silently replace: devices, pipes, sockets, loops of links."""
-    if target.is_symlink():
-        raise OSError(None, "its symbolic links form a loop")
-    if target.exists() and not target.is_file() and not target.is_dir():
-        raise OSError(None, "it is a device, a pipe or a socket")
-
-
 def _to_disk(path: Path) -> None:
     """Sync a file, or a folder with all it holds."""
     if path.is_dir():
@@ -298,7 +288,6 @@ def check_regular(path: str | Path, what: str = "") -> None:
     """Refuse what is there but is neither a file nor a link to one: reading a pipe may never end.
 
     Args:
-        path: of the file.
         what: its name in the message; by default its path.
 
     Raises:
@@ -312,11 +301,7 @@ def check_regular(path: str | Path, what: str = "") -> None:
 
 
 def write_samples(samples: Iterable[Mapping[str, Any]], path: Path) -> None:
-    """Write generated texts, one JSON object per line, whole or not at all.
-
-    Raises:
-        UserError: see ``write_atomic``.
-    """
+    """Write generated texts, one JSON object per line, whole or not at all (``UserError``: see ``write_atomic``)."""
     write_atomic(path, sample_lines(samples, path))
 
 
@@ -338,7 +323,6 @@ class Unpacked(io.RawIOBase):
 
     Args:
         stream: the unpacked bytes, from the beginning; closed with this one.
-        path: the compressed file.
         most: bytes that are accepted at any ratio.
 
     Raises:
@@ -384,7 +368,6 @@ def read_yaml(path: str | Path, what: str = "", *, aliases: bool = False) -> Any
     """Return the plain value in a YAML file that a user gives.
 
     Args:
-        path: the file.
         what: its name in messages; by default its path.
         aliases: allow them (``*name``), up to ``MAX_YAML_VALUES`` values if all were written out.
 

@@ -160,8 +160,10 @@ def hints_of(target: Any) -> Mapping[str, Any]:
     found: dict[str, Any] = {}
     for cls in (cls for cls in target.__mro__[:-1] if "__init__" in vars(cls)):
         build = vars(cls)["__init__"]
+        spread = [name for name, one in inspect.signature(build).parameters.items() if one.kind == one.VAR_KEYWORD]
+        marks = [mark for name in spread for _, marks in _options(_hints(build).get(name)) for mark in marks]
         found = {
-            **_grouped_hints(build),
+            **{name: hint for mark in marks if isinstance(mark, Fields) for name, hint in hints_of(mark.of).items()},
             **_hints(build),
             **FOREIGN.get(f"{cls.__module__}.{cls.__qualname__}", {}),
             **found,
@@ -169,13 +171,6 @@ def hints_of(target: Any) -> Mapping[str, Any]:
         if all(one.kind != one.VAR_KEYWORD for one in inspect.signature(build).parameters.values()):
             break
     return found
-
-
-def _grouped_hints(build: Callable[..., Any]) -> dict[str, Any]:
-    """Return the hints of the classes that ``**options`` are marked with."""
-    spread = [name for name, one in inspect.signature(build).parameters.items() if one.kind == one.VAR_KEYWORD]
-    marks = [mark for name in spread for _, marks in _options(_hints(build).get(name)) for mark in marks]
-    return {name: hint for mark in marks if isinstance(mark, Fields) for name, hint in hints_of(mark.of).items()}
 
 
 @functools.cache

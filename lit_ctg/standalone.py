@@ -49,8 +49,6 @@ def standalone(
     """Return the source of some definitions of a module with all that they use.
 
     Args:
-        module: dotted name.
-        names: of its definitions.
         title: first line of the docstring of the file.
         also: further definitions, as (module, name).
         without: methods to leave out of every class, or ``<class>.<method>``.

@@ -28,7 +28,7 @@ def wilson_interval(successes: int, trials: int, confidence: float = 0.95) -> In
     _check_counts(successes, trials)
     if trials == 0:
         return None
-    z = _normal_quantile(confidence)
+    z = float(stats.norm.ppf(0.5 + _checked_confidence(confidence) / 2))
     rate = successes / trials
     centre = (rate + z * z / (2 * trials)) / (1 + z * z / trials)
     half = z / (1 + z * z / trials) * math.sqrt(rate * (1 - rate) / trials + z * z / (4 * trials * trials))
@@ -185,11 +185,7 @@ class Summary:
 
 
 def summarize(values: Sequence[float]) -> Summary:
-    """Summarise one value per seed.
-
-    Raises:
-        ValueError: no value, or one is NaN or infinite.
-    """
+    """Summarise one value per seed (``ValueError``: no value, or one is NaN or infinite)."""
     data = _finite(values)
     if data.size == 0:
         raise ValueError("no value to summarise")
@@ -201,10 +197,6 @@ def summarize(values: Sequence[float]) -> Summary:
 def t_quantile(degrees: int, confidence: float = 0.95) -> float:
     """Return the two-sided quantile of Student's t distribution: 12.706 for one degree of freedom at 95%."""
     return float(stats.t.ppf(0.5 + _checked_confidence(confidence) / 2, degrees))
-
-
-def _normal_quantile(confidence: float) -> float:
-    return float(stats.norm.ppf(0.5 + _checked_confidence(confidence) / 2))
 
 
 def _checked_confidence(confidence: float) -> float:

@@ -281,9 +281,7 @@ class _AllRan:
     is routed to it.
 
     Args:
-        name: of the control.
         model: the model that has the hooks.
-        handles: of the hooks.
     """
 
     def __init__(self, name: str, model: Any, handles: Iterable[RemovableHandle]) -> None:

@@ -49,7 +49,6 @@ class Reader:
     or user-defined layers), and by one with a learned prompt of PEFT, which it would put before each new token again.
 
     Args:
-        model: in evaluation mode.
         likelihood: also sum the log-likelihoods of the prefixes, for which every position needs scores.
     """
 
@@ -114,7 +113,6 @@ class ClassModels(ClassControl):
 
     Args:
         models: class -> model, in evaluation mode.
-        name: see ``Control``.
 
     Raises:
         UserError: fewer than two classes, or models of different vocabularies.
@@ -253,10 +251,8 @@ class Experts(ClassModels):
     """Adds strength times the difference between the expert of a class and the mean of the others (DExperts).
 
     Args:
-        models: see ``ClassModels``.
         filter_p: only the nucleus of this mass of the scores before is kept (sec. 2.2; 0.9 in the authors' code); 1:
             all tokens.
-        name: see ``Control``.
     """
 
     kind = "experts"

@@ -51,11 +51,7 @@ def code_of(control: Control) -> tuple[dict[str, str], str]:
 
 
 def source_of(kind: type[Control]) -> str:
-    """Return the code for a kind of control.
-
-    Raises:
-        UserError: it does not fit into one file, see ``standalone``.
-    """
+    """Return the code for a kind of control (``UserError``: it does not fit into one file, see ``standalone``)."""
     title = f"A control of the kind {kind.kind} in `model.generate(custom_generate=<this bundle>, ...)`."
     source = standalone(
         kind.__module__, [kind.__name__], title, also=[(_GENERATE, "generate_under")], without=_INSTALLED

@@ -32,11 +32,8 @@ def generate_under(
     """Do what ``Steered.generate`` does, under the control in the folder that ``generate`` was given.
 
     Args:
-        kind: of the control.
-        model: passed by ``model.generate``.
         settings: values by name, ``{"alpha": [0, 1]}``; one for all prompts or a list with one each.
         tokenizer: of the model; needed for controls stored as text.
-        seed: see ``Steered.generate``.
         control: folder or hub name of the bundle; by default the value of ``custom_generate``.
         arguments: of ``model.generate``, including ``input_ids`` (or ``inputs``).
 

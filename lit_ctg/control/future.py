@@ -29,7 +29,6 @@ class FutureClassifier(nn.Module):
     Args:
         size: vocabulary V.
         classes: C.
-        dim: of embedding and state.
     """
 
     def __init__(self, size: int, classes: int, dim: int) -> None:
@@ -79,8 +78,6 @@ class Future(ClassControl):
     Args:
         classifier: over the ids of the language model.
         classes: names of its classes, in order.
-        candidates: tokens considered at each step.
-        name: see ``Control``.
 
     Raises:
         UserError: the number of classes is not the classifier's.
@@ -127,19 +124,14 @@ class _Foreseen(ScoreRule):
         self._seen_NT: Tensor | None = None
         self._state_NH = torch.empty(0)
 
-    def _state(self, ids_NT: Tensor) -> Tensor:
-        """Return the states after the prefixes, reading only the newest token where the rest was read before."""
-        seen_NT = self._seen_NT
-        longer = seen_NT is not None and torch.equal(ids_NT[:, :-1], seen_NT)
-        state_NH = self._state_NH if longer else self.classifier.start(len(ids_NT))
-        for ids_N in (ids_NT[:, -1:] if longer else ids_NT).unbind(1):
-            state_NH = self.classifier.step(ids_N, state_NH)
-        self._seen_NT, self._state_NH = ids_NT.clone(), state_NH
-        return state_NH
-
     @torch.no_grad()
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        state_NH = self._state(input_ids)
+        seen_NT = self._seen_NT
+        longer = seen_NT is not None and torch.equal(input_ids[:, :-1], seen_NT)
+        state_NH = self._state_NH if longer else self.classifier.start(len(input_ids))
+        for ids_N in (input_ids[:, -1:] if longer else input_ids).unbind(1):
+            state_NH = self.classifier.step(ids_N, state_NH)
+        self._seen_NT, self._state_NH = input_ids.clone(), state_NH
         log_p_NV = scores.log_softmax(-1)
         best_NK, ids_NK = log_p_NV.topk(min(self.candidates, scores.shape[1]), dim=-1)
         many = ids_NK.shape[1]

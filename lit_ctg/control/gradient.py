@@ -42,12 +42,10 @@ def climbed(
     Each step is strength / steps times as long as the state it began from.
 
     Args:
-        state_XD: where the steps begin.
         head: weight [V, D] and bias [V] of the output head.
         classifier: weight [C, D] and bias [C]; p(class | state) is the softmax of their product.
         share_XC: of the classes that are asked for, each row sums to 1: log p is the mean of theirs.
         strength_X: length of the whole way as a share of the state's length, if it went straight.
-        steps: how many.
         kl: weight of the divergence; 0 leaves it out.
     """
     weight_VD, bias_V = head
@@ -71,11 +69,9 @@ class Gradient(ClassControl):
     """Moves the state that the output head reads towards a class, by the gradient of a classifier of such states.
 
     Args:
-        weight_CD, bias_C: of the linear classifier.
         classes: names of its classes, in order.
         steps: of each move (PPLM: 3 to 10).
         kl: weight of the divergence to the bare model's distribution (PPLM: 0.01).
-        name: see ``Control``.
 
     Raises:
         UserError: another number of classes than the classifier has.

@@ -29,7 +29,6 @@ class LoRA(Control):
     Args:
         adapters: path of a layer in the model (``transformer.h.0.attn.c_attn``) -> A [R, I] and B [O, R], the scale of
             the adapter in B.
-        name: see ``Control``.
 
     Raises:
         UserError: no adapter, or matrices that do not fit together.

@@ -82,11 +82,7 @@ class MemoryRule(ScoreRule):
         self.ngram, self.weights, self.mixture, self.strength = ngram, weights, mixture, strength
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Return log-probabilities [N, V].
-
-        Raises:
-            UserError: the scores have fewer tokens than the n-grams.
-        """
+        """Return log-probabilities [N, V] (``UserError``: the scores have fewer tokens than the n-grams)."""
         strength_N1 = per_row(self.strength, scores)
         if bool((strength_N1 == 0).all()):
             return scores
@@ -140,7 +136,6 @@ class Memory(Control):
         weights: mixture -> weight [K] of every bucket; None (not yet fitted): a quarter everywhere.
         mixture: one of ``MIXTURES``, the default of the setting.
         text: checksum of the text that was counted.
-        name: see ``Control``.
 
     Raises:
         UserError: weights for another number of buckets, or outside [0, 1].
@@ -232,7 +227,6 @@ def read_scores(
     it (as far as the text allows); the n-grams see the whole text. Prefixes are the last tokens before each target.
 
     Args:
-        model, ids_T, context: see ``fit``.
         start: ids with which every window begins, unscored, such as the ``<s>`` that a tokenizer puts before a prompt;
             the windows are shorter by as many.
 
@@ -298,11 +292,7 @@ class Fit:
         self.count_K += torch.bincount(bucket_X, minlength=len(self.count_K))
 
     def weights(self) -> dict[str, Tensor]:
-        """Return the best weight [K] of each bucket and mixture.
-
-        Raises:
-            UserError: there was no target.
-        """
+        """Return the best weight [K] of each bucket and mixture (``UserError``: there was no target)."""
         if not bool(self.count_K.any()):
             raise UserError("the held-out text has no token to fit on: give more text")
         best = {}
@@ -326,7 +316,6 @@ def fit(memory: Memory, model: Any, texts: Sequence[np.ndarray], *, context: int
     """Return the memory with the weights that make held-out texts most likely, and the better mixture.
 
     Args:
-        memory: the one to fit.
         model: a Hugging Face causal language model, in evaluation mode.
         texts: ids of each text; none of them may have been counted.
         context: tokens that the model reads at a time.

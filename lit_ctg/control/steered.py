@@ -85,7 +85,6 @@ class Steered:
 
     Args:
         model: on its device; it is changed only while ``generate`` runs, which switches off its dropout.
-        controls: with distinct names.
         tokenizer: of the model; needed for prompts given as text and for controls stored as text.
 
     Attributes:
@@ -137,8 +136,6 @@ class Steered:
         """Attach all controls to the model; yields their score rules in order.
 
         Args:
-            settings: see ``generate``.
-            rows: prompts.
             prefix: to follow the decoding with; a new one by default.
         """
         given = self.settings_of(settings)
@@ -173,7 +170,6 @@ class Steered:
             drawn.
             rows: row numbers of the draws, one for each returned sequence; 0, 1, ... by default.
             reply_only: controls act on what follows the prompts and do not see these, as in a chat.
-            generate_kwargs: passed to ``model.generate``.
 
         Returns:
             what ``model.generate`` returns; prompts are padded on the left.
@@ -268,9 +264,7 @@ class Steered:
         Args:
             messages: one conversation, a list of ``{"role": ..., "content": ...}`` that ends with the user's message,
                 or a list of several; a text is a conversation of one message. Special tokens in them are text.
-            settings: see ``generate``.
             system: the first message of each, of the role system.
-            options: see ``generate``.
 
         Raises:
             UserError: see ``generate`` and ``core.chat.chat_ids``.
@@ -298,7 +292,6 @@ class Steered:
         """Return ids and mask [B, T], padded on the left.
 
         Args:
-            prompts: see ``generate``.
             asked: the caller's options of ``generate``, which may name other pad and end tokens than the model's.
         """
         if isinstance(prompts, str):
@@ -390,7 +383,6 @@ class Steered:
         return ids_BT.to(place), mask_BT.to(place)
 
     def _tokens(self) -> int:
-        """Return the number of tokens of the model."""
         embedding = self.model.get_input_embeddings()
         return getattr(embedding, "num_embeddings", None) or len(embedding.weight)
 
@@ -541,11 +533,7 @@ def _spelled_out(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_together(controls: Sequence[Control]) -> None:
-    """Refuse controls that share a name or exclude each other.
-
-    Raises:
-        UserError: names two of them.
-    """
+    """Refuse controls that share a name or exclude each other (``UserError``: names two of them)."""
     for number, control in enumerate(controls):
         for other in controls[:number]:
             again = "a second one" if control.kind == other.kind else f"{other.name}, which is a {other.kind}"
@@ -601,7 +589,6 @@ class _Streamed:
         self.begun = True
 
     def end(self) -> None:
-        """End the stream."""
         self.streamer.end()
 
 
@@ -609,7 +596,6 @@ class _Possible(ScoreRule):
     """Refuses a row in which the controls together leave no token, or scores that are no numbers.
 
     Args:
-        start: length of the prompts.
         ends: ids that end a text; a row with one of them after the prompt counts no more.
     """
 

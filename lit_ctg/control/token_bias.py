@@ -75,7 +75,6 @@ class TokenBias(ClassControl):
 
     Args:
         weights: class -> additions to the tokens' scores at strength 1, [V].
-        name: see ``Control``.
     """
 
     kind, stage = "token_bias", Stage.LOGITS

@@ -25,7 +25,6 @@ class Running(Generic[State]):
     beams move it. States are never changed in place.
 
     Args:
-        start: of the empty prefix.
         advance: (state, following tokens) -> the next state.
     """
 
@@ -79,7 +78,6 @@ class TokenTrie:
         """Build the trie.
 
         Args:
-            spellings: of each word.
             begins_V: tokens that begin a word; None: all tokens (a vocabulary of words).
             open_V: tokens after which a word may continue; None: none.
         """

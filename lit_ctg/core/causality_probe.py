@@ -62,7 +62,6 @@ def probe(
             ``mask_target_BT`` where there is padding, and anything else that ``forward`` needs.
         transform: ``(ids [B, T + 1], lengths_B) -> tensors [B, T + 1, ...]`` that made entries of the batch from its
         ids: they are recomputed from the changed ids, so that a leak through features is also found.
-        pad_id: padding token.
         trials: how many times to change tokens.
         seed: of the changes; no other random state is read or advanced.
         tolerance: largest change attributed to rounding, as a share of the largest score (or of 1, if larger).
@@ -96,9 +95,6 @@ class CausalityProbe(Checked, Callback):
 
     ``results`` holds ``probe/causal`` (1 or 0) and ``probe/max_change`` (in units of the scores), which are logged too.
 
-    Args:
-        trials, seed, tolerance: see ``probe``.
-
     Raises:
         UserError: the model says ``causal = True`` and is not.
         Diverged: a score is not a number.
@@ -112,7 +108,6 @@ class CausalityProbe(Checked, Callback):
         self._begun = False
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Ask for a probe at the first training batch."""
         self._begun = False
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
@@ -122,13 +117,11 @@ class CausalityProbe(Checked, Callback):
             self.run(pl_module, batch)
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Forget the batch of the previous validation."""
         self._batch = None
 
     def on_validation_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *_: Any, **__: Any
     ) -> None:
-        """Remember the first batch."""
         self._batch = batch if self._batch is None else self._batch
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

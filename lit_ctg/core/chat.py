@@ -38,7 +38,6 @@ def chat_ids(tokenizer: Any, messages: Any, system: str | None = None, where: st
     A message that quotes a special token (``<|im_end|>``) does not contain it: it is tokenized on its own.
 
     Args:
-        tokenizer: of the model.
         messages: mappings with ``role`` and ``content``, or a text, the user's only message.
         system: another first message, of the role system.
         where: the setting or line that messages name.

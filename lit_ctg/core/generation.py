@@ -55,7 +55,6 @@ class ControlSetting:
         """Return a user's value, a number as a float.
 
         Args:
-            value: as given.
             key: name of the setting in messages; ``control.<name>`` by default.
 
         Raises:
@@ -156,11 +155,7 @@ class Writer(abc.ABC, Generic[TextT]):
 
     @abc.abstractmethod
     def prompt_ids(self, text: str) -> list[int]:
-        """Return at least one id for a prompt ("" too).
-
-        Raises:
-            UserError: a prompt that this model cannot continue.
-        """
+        """Return at least one id for a prompt ("" too) (``UserError``: a prompt that this model cannot continue)."""
 
     @abc.abstractmethod
     def text(self, ids: list[int], prompt_length: int, control: dict[str, Any]) -> TextT:
@@ -186,7 +181,6 @@ class Writer(abc.ABC, Generic[TextT]):
         """Generate ``n`` texts in one batch.
 
         Args:
-            n: texts.
             prompt: one for all, or one each.
             control: values by name, one mapping for all or one each; in a mapping for all a list holds one value per
                 text; the others have their defaults.
@@ -226,12 +220,6 @@ class Writer(abc.ABC, Generic[TextT]):
 
         The prefix of a token is the prompt and the tokens before it, whatever the control. Temperature, nucleus and
         the like apply: a token that they exclude has ``-inf``.
-
-        Args:
-            prompt: before the continuation.
-            ids: of the continuation.
-            controls: values by name, see ``generate``.
-            routes: the ways the controls take.
         """
         taken = self.checked_routes(routes)
         checked = [self.row(self.checked(control), 0) for control in controls]
@@ -260,12 +248,7 @@ class Writer(abc.ABC, Generic[TextT]):
         """Return each prompt with its continuation, under checked controls.
 
         Args:
-            prompts, controls: one for each text.
-            routes: that the controls take.
-            length: of a continuation.
             wrap: puts a rule around those of the controls.
-            seed, rows: see ``generate``.
-            eos_id: ends a text.
         """
 
     def row(self, control: dict[str, Any], number: int) -> dict[str, Any]:
@@ -295,11 +278,7 @@ class Writer(abc.ABC, Generic[TextT]):
         return filled | {name: known[name].checked(value) for name, value in control.items()}
 
     def checked_routes(self, routes: Collection[str] | None) -> tuple[str, ...]:
-        """Return the routes that are on, in the paper's order.
-
-        Raises:
-            UserError: no such route.
-        """
+        """Return the routes that are on, in the paper's order (``UserError``: no such route)."""
         if routes is None:
             return self.routes
         routes = [routes] if isinstance(routes, str) else routes

@@ -88,12 +88,10 @@ class LitMetric(Checked, Metric):
         Args:
             val: what ``compute`` returned, or a list of what it returned at successive moments, drawn as lines; by
                 default the current ``result`` is drawn with its 95% intervals.
-            ax: matplotlib's axes.
         """
         return self.chart(val).on(ax)
 
     def chart(self, val: Any = None) -> Chart:
-        """Return what ``plot`` draws."""
         name = type(self).__name__
         if isinstance(val, list | tuple):
             return _history(val, name, self.unit)
@@ -196,7 +194,6 @@ class RatioMetric(BatchMetric):
         return self.ratio()
 
     def results(self, *names: str) -> dict[str, MetricResult]:
-        """Return the result of each ratio by its name."""
         values, counts = self.ratio().reshape(-1).tolist(), self.count.reshape(-1).tolist()
         return {
             name: MetricResult(value, self.unit, self.direction, int(n), ci95, self.version)
@@ -248,7 +245,6 @@ class RateMetric(LitMetric):
 
 
 def pick_mask(batch: Mapping[str, Tensor], mask: str) -> Tensor:
-    """Return the batch's mask_BT of this kind."""
     return batch[f"mask_{mask}_BT"]
 
 

@@ -100,7 +100,6 @@ def warmup_cosine(
     """Factor of the learning rate at ``step`` (from 0): linear warm-up, then cosine to ``final_fraction`` at the end.
 
     Args:
-        step: steps taken so far.
         total_steps: length of the training run in steps.
         warmup_fraction: share of the run that warms up, in [0, 1].
         start_at_zero: the factor starts at 0 (so the first step changes nothing) instead of 1 / warm-up steps.
@@ -128,13 +127,10 @@ def adamw_warmup_cosine(
     """AdamW with decoupled decay and a per-step warm-up and cosine, as ``configure_optimizers`` returns it.
 
     Args:
-        parameters: what to train.
-        learning_rate: peak rate.
         weight_decay: of the parameters to which it applies.
         warmup_fraction: share of the run that warms up.
         total_steps: optimiser steps of the whole run (``trainer.estimated_stepping_batches``).
         decay_matrices_only: no decay of biases, norms and other vectors.
-        warmup_from_zero: see ``warmup_cosine``.
         final_fraction: share of the peak rate that is left at the end.
     """
     trained = [parameter for parameter in parameters if parameter.requires_grad]

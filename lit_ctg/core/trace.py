@@ -70,8 +70,6 @@ def compare(
     """Continue a prompt with and without controls, and return what they did to each token.
 
     Args:
-        generator: of a trained model.
-        prompt: how the texts begin.
         control: values by name; the others have their defaults.
         seed: of both texts; where the controls do nothing the texts are the same.
         routes: the routes the controls take, where a paper has several.

@@ -28,10 +28,8 @@ class PackedBatches(Dataset[Batch]):
     """The common part: turns token positions into a batch.
 
     Args:
-        packed, split: what to read.
         length: positions T of a row.
         batch_size: rows B.
-        documents: whether to add ``document_BT``.
 
     Raises:
         UserError: the split has fewer than two tokens.
@@ -50,7 +48,6 @@ class PackedBatches(Dataset[Batch]):
         """Return the rows that begin at ``start_B``; targets from ``stop_B`` on are masked.
 
         Args:
-            start_B, stop_B: token positions.
             length: T, if it is not the usual one.
         """
         place_BT = start_B[:, None] + np.arange((length or self.length) + 1)
@@ -151,7 +148,6 @@ class RandomWindows(PackedBatches):
 
     Args:
         steps: batches per epoch; None is as many as hold the tokens of the text.
-        seed: of the places.
         equal: draw sources equally often (with ``by_source``), not in proportion to their length.
     """
 
@@ -204,13 +200,9 @@ class StreamBatches(PackedBatches):
     first batch only. With several processes, each has every ``world_size``-th stream, starting at stream ``rank``.
 
     Args:
-        packed, split: what to read.
-        rank, world_size: of this process.
         vary: stretches are cut anew in every epoch, as Merity et al. (2018, sec. 4.1) do: each has a length drawn from
             a normal distribution around T, in 5% of cases around T / 2, and at least ``SHORTEST``; then all are scaled
             to fill the text, so that every epoch has as many. T is at least ``4 * SHORTEST``.
-        seed: of the cuts.
-        options: see ``PackedBatches``.
 
     Raises:
         UserError: fewer streams than processes.

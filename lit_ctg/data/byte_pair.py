@@ -80,7 +80,6 @@ class GPT2Tokenizer(ByteBPETokenizer):
         root: a folder with encoder.json and vocab.bpe (OpenAI's names) or vocab.json and merges.txt (the hub's), also
         compressed; ``None`` fetches them from the hub.
         repository, revision: where on the hub, with the commit pinned.
-        cache_root: folder for the fetched files.
     """
 
     kind = "gpt2"

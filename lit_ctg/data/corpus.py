@@ -52,7 +52,6 @@ class CorpusDataModule(Checked, LightningDataModule, abc.ABC):
         batch_size: rows B.
         seed: of the order or the places of batches.
         steps_per_epoch: batches in an epoch of windows; of equal_windows by default as many as hold the text's tokens.
-        root: folder of source=local.
         repository, revision: of source=hub, the dataset and its commit (40 hex digits).
         cache_root: folder for downloads and packed text; LIT_CTG_CACHE or ~/.cache/lit_ctg by default.
         shuffle: draw a new order of the training chunks each epoch.
@@ -63,7 +62,6 @@ class CorpusDataModule(Checked, LightningDataModule, abc.ABC):
         sample_size: words of the training split of source=sample; evaluation splits have a tenth of it each.
         sample_seed: which part of the sample text; not the seed of a run, so that all runs see the same corpus.
         vocabulary_splits: the splits a vocabulary is built on.
-        num_workers: processes that read batches.
         vary_length: cut the training streams into stretches of differing length, anew in every epoch
             (``StreamBatches``).
         evaluation_streams: streams of validation and test text, by default ``batch_size``; every one begins without a
@@ -147,9 +145,7 @@ class CorpusDataModule(Checked, LightningDataModule, abc.ABC):
         """Yield the documents of the sample text ``stored``, one source after the other, in equal shares.
 
         Args:
-            split: train, val or test.
             sources: some of those of the text; None for all, as they lie.
-            options: see ``sample_documents``.
         """
         size = self.sample_size if split == "train" else max(self.sample_size // 10, _SAMPLE_EVALUATION)
         options |= {"size": max(size // len(sources), 100), "seed": self.sample_seed}
@@ -169,7 +165,6 @@ class CorpusDataModule(Checked, LightningDataModule, abc.ABC):
         raise UserError(f"data={self.name} is on no hub that may be fetched from: {ALTERNATIVES}")
 
     def hub_files(self, split: str) -> list[Path]:
-        """Return the fetched files of a split."""
         pattern = self.hub_pattern(split)
         hub = HubFiles(self.repository or "", self.revision, root=self.cache_root)
         return hub.fetch(pattern, progress=self.fetching)
@@ -182,7 +177,6 @@ class CorpusDataModule(Checked, LightningDataModule, abc.ABC):
         return HubFiles(self.repository or "", self.revision, root=self.cache_root).checksum(patterns)
 
     def hub_documents(self, split: str) -> Iterator[Document]:
-        """Yield the documents of a split from the fetched files."""
         raise NotImplementedError(f"{type(self).__name__} has a hub_pattern: define hub_documents too")
 
     # the path from text to batches
@@ -233,16 +227,13 @@ class CorpusDataModule(Checked, LightningDataModule, abc.ABC):
         return self.packed
 
     def packing(self) -> dict[str, Any]:
-        """Return the options of ``packing.pack``."""
         options = {"end_documents": self.document_end, "columns": self.columns}
         return options | {"vocabulary_splits": self.vocabulary_splits}
 
     def prepare_data(self) -> None:
-        """Make the packed corpus (Lightning calls this in one process per machine)."""
         self.prepare()
 
     def setup(self, stage: str | None = None) -> None:
-        """Open the packed corpus (Lightning calls this in every process)."""
         self.prepare()
 
     @property

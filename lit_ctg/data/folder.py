@@ -182,21 +182,19 @@ class FolderDataModule(CorpusDataModule):
 
     def local_documents(self, split: str) -> Iterator[Document]:
         for label in self.labels:
-            first, stop = self._range(label, split)
+            count = self._cut(label)[1]
+            val, test = (
+                max(1, round(share * count)) if share else 0 for share in (self.val_fraction, self.test_fraction)
+            )
+            # rounding may leave nothing to train on; then the larger part shrinks (``_cut`` has checked the count)
+            while val + test >= count:
+                val, test = (val - 1, test) if val >= test else (val, test - 1)
+            first_val = count - val - test
+            kept = first_val if self.max_documents is None else min(first_val, self.max_documents)
+            first, stop = {"train": (0, kept), "val": (first_val, count - test), "test": (count - test, count)}[split]
             for number, text in enumerate(self._texts(label, self._cut(label)[0])):
                 if first <= number < stop:
                     yield Document(text, label)
-
-    def _range(self, label: str, split: str) -> tuple[int, int]:
-        """Return the first document and the end of a split: the training part first, the test part last."""
-        count = self._cut(label)[1]
-        val, test = (max(1, round(share * count)) if share else 0 for share in (self.val_fraction, self.test_fraction))
-        # rounding may leave nothing to train on; then the larger part shrinks (``_cut`` has checked the count)
-        while val + test >= count:
-            val, test = (val - 1, test) if val >= test else (val, test - 1)
-        first_val = count - val - test
-        kept = first_val if self.max_documents is None else min(first_val, self.max_documents)
-        return {"train": (0, kept), "val": (first_val, count - test), "test": (count - test, count)}[split]
 
     def _cut(self, label: str) -> tuple[int, int]:
         """Return how finely a label is cut and how many documents that makes."""

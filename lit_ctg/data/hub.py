@@ -37,9 +37,7 @@ class HubFiles:
     """The files of one dataset (or model) repository at one commit.
 
     Args:
-        repository: e.g. ``Salesforce/wikitext``.
         revision: the commit, 40 hex digits; ``UserError`` otherwise.
-        root: the cache folder.
         kind: ``dataset`` or ``model``.
         endpoint: address of the hub; by default HF_ENDPOINT or huggingface.co.
     """
@@ -182,9 +180,7 @@ def _check(path: Path, stated: str, reason: str) -> str:
     """Return the sha256 of a file; one without the stated checksum is removed from the cache.
 
     Args:
-        path: the file.
         stated: its sha256, or ``git <hash of the file as a git blob>``.
-        reason: why it may differ.
     """
     digest = file_checksum(path)
     found = f"git {_git_hash(path)}" if stated.startswith("git ") else digest

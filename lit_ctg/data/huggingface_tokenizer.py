@@ -23,7 +23,6 @@ class HuggingFaceTokenizer(Tokenizer):
 
     Args:
         path: a folder with the tokenizer's files, or another name of a model (``network.pretrained.resolve``).
-        revision: commit on the hub.
         strip: drop white space around a text, such as the line end of a sentence.
 
     Raises:
@@ -137,7 +136,6 @@ def fast_tokenizer(vocabulary: Any, longest: int | None = None) -> tuple[Any, st
     """Return a ``PreTrainedTokenizerFast`` with the ids of a vocabulary, and a note for the user ("" if not needed).
 
     Args:
-        vocabulary: one of our tokenizers.
         longest: number of positions of the model.
 
     Raises:
@@ -159,12 +157,6 @@ def fast_tokenizer(vocabulary: Any, longest: int | None = None) -> tuple[Any, st
     ids = {"unk_token": vocabulary.unknown_id, "pad_token": vocabulary.pad_id, "bos_token": vocabulary.bos_id,
            "eos_token": vocabulary.eos_id}  # fmt: skip
     specials = {name: vocabulary.tokens[number] for name, number in ids.items() if number is not None}
-    made = PreTrainedTokenizerFast(tokenizer_object=word_engine(vocabulary), **specials, **limits)
-    return made, SPACY if isinstance(vocabulary, SpacyTokenizer) else ""
-
-
-def word_engine(vocabulary: WordTokenizer) -> Any:
-    """Return the ``tokenizers.Tokenizer`` that splits as ``WordTokenizer`` does: at ASCII white space."""
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     table = {token: number for number, token in enumerate(vocabulary.tokens)}
@@ -179,4 +171,5 @@ def word_engine(vocabulary: WordTokenizer) -> Any:
     if steps:
         engine.normalizer = normalizers.Sequence(steps)
     engine.pre_tokenizer = pre_tokenizers.Split(Regex(r"[ \t\n\r\x0b\x0c]+"), "removed")
-    return engine
+    made = PreTrainedTokenizerFast(tokenizer_object=engine, **specials, **limits)
+    return made, SPACY if isinstance(vocabulary, SpacyTokenizer) else ""

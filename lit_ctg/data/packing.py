@@ -87,7 +87,6 @@ class PackedCorpus:
         return self._tables[split][name]
 
     def document(self, split: str, number: int) -> np.ndarray:
-        """Return the ids of one document."""
         begin_N = self.table(split, "begin")
         return self.ids(split)[begin_N[number] : begin_N[number + 1]]
 
@@ -102,7 +101,6 @@ def ensure_packed(
         splits: for each split, a function that starts reading its documents; evaluation splits before training splits.
         tokenizer: trained on ``train`` if it has no vocabulary, and restored from the folder if that exists.
         identity: plain values that determine the content.
-        options: see ``pack``.
 
     Raises:
         UserError: damaged or foreign folder, full disk, no permission, empty corpus; no half-written folder remains.
@@ -239,8 +237,6 @@ class SplitWriter:
     for the vocabulary, and ``write`` then replaces numbers by ids without splitting the text again.
 
     Args:
-        folder: where the files go.
-        split: its name.
         tokenizer: must have its vocabulary when ``write`` is called.
         end_documents: put the tokenizer's ``eos`` after every document.
         columns: names of integer entries of ``Document.meta`` to keep.

@@ -37,7 +37,6 @@ class ReviewsDataModule(CorpusDataModule):
         val_fraction, test_fraction: share of each source's reviews, taken from the end. With a test share of 0, testing
         reads the validation part, as in the control-code paper.
         hub: for each corpus ``{repository, revision, files}`` on the hub; ``files`` has a pattern for each source.
-        options: see ``CorpusDataModule``.
     """
 
     name = stored = "reviews"

@@ -23,7 +23,6 @@ _STEP = 2_654_435_761
 
 
 def sample_file(name: str) -> Path:
-    """Return the file of a sample text."""
     return FOLDER / f"{name}.jsonl.xz"
 
 
@@ -50,9 +49,6 @@ def sample_documents(
     """Yield documents that hold about ``size`` white-space tokens; none comes twice.
 
     Args:
-        name: of the stored text.
-        split: train, val or test.
-        size: white-space tokens.
         seed: where in the text to begin; behind its end, it continues at its beginning.
         source: read documents of this source only.
         cut: shorten the last document at a sentence end, to come close to ``size``; else documents stay whole.

@@ -113,7 +113,6 @@ def reading(path: str | Path, remedy: str = "fetch the file again") -> Iterator[
     """Turn any failure to read and parse ``path`` into one line, a ``UserError``.
 
     Args:
-        path: of the file.
         remedy: what to do about a damaged one, the end of the line.
     """
     try:
@@ -257,7 +256,6 @@ def read_records(
     """Yield the rows of a .jsonl, .csv or .parquet file with (at least) ``columns``.
 
     Args:
-        path: the file.
         columns: what every row must have.
         optional: columns that are also read if the file has them.
         empty: accept a file without rows.

@@ -134,7 +134,6 @@ class WordTokenizer(Tokenizer):
     A word of a text that is spelled like a special token becomes ``<unk>``, as ``<unk>`` itself does.
 
     Args:
-        lower: fold case first.
         eol: the token of every line end (WikiText: ``<eos>``); ``None`` drops line ends.
         minimum: a word seen less often becomes ``<unk>``.
         size: keep at most this many tokens, specials included; ``None`` keeps all.
@@ -187,7 +186,6 @@ class WordTokenizer(Tokenizer):
         return data.lstrip()
 
     def _words(self, chunk: bytes) -> list[str]:
-        """Return the words of a chunk or a whole text."""
         return [word.decode() for word in chunk.split()]
 
     def _split(self, chunks: Sequence[bytes]) -> tuple[list[str], np.ndarray]:
@@ -249,7 +247,6 @@ class SpacyTokenizer(WordTokenizer):
         lower: fold case first, as the control-code paper's counts show its authors did.
         eol: the token of every line end; ``None`` drops line ends.
         whitespace: keep spaCy's white-space tokens (runs of more than one space), as the authors did.
-        options: see ``WordTokenizer``.
     """
 
     kind = "spacy"

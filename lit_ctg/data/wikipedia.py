@@ -30,7 +30,6 @@ class WikipediaDataModule(CorpusDataModule):
 
     Args:
         holdout: one article in this many is in each evaluation split; at least 3.
-        options: see ``CorpusDataModule``.
     """
 
     name = "wikipedia"

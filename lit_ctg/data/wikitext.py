@@ -68,7 +68,6 @@ class WikiTextDataModule(CorpusDataModule):
     Args:
         version: 2 or 103.
         raw: the raw variant (for GPT-2 BPE) instead of the tokenised one with ``<unk>``.
-        options: see ``CorpusDataModule``.
     """
 
     name = "wikitext"
@@ -103,7 +102,6 @@ class WikiTextDataModule(CorpusDataModule):
         return articles(_lines(self._file(split)))
 
     def hub_pattern(self, split: str) -> str:
-        """Return the files of a split on the hub."""
         variant = "-raw" if self.raw else ""
         return f"wikitext-{self.version}{variant}-v1/{_HUB_SPLIT[split]}-*.parquet"
 

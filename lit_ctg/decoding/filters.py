@@ -38,7 +38,6 @@ def nucleus(scores_BV: Tensor, p: PerRow, *, keep_crossing: bool) -> Tensor:
     """Keep the most likely tokens of each row up to a mass of ``p``; ``p >= 1`` keeps all.
 
     Args:
-        scores_BV: logits or log-probabilities.
         p: mass, one number or one per row.
         keep_crossing: True is the usual rule, the smallest set with mass >= p. False is the semantic-fusion authors'
             rule: tokens whose cumulative mass is <= p, and always the first, so the token that crosses p is dropped.
@@ -70,7 +69,6 @@ def repetition_penalty(
 
     Args:
         ids_BT: prefixes; every id counts, ``<bos>`` included.
-        scores_BV: scores.
         penalty: >= 1, one number or one per row (1 changes nothing).
         window: number of last ids looked at.
         last_ids: when the last id of a row is one of these ...

@@ -26,7 +26,6 @@ class FiniteStateGrammar:
         classes: token class -> ids. Classes may overlap, unless they lead from one state to different ones.
         transitions: state -> {token class: next state}. ``"VERB/she"`` and ``"VERB/he"`` are two states of the slot
             ``"VERB"``: the part before the slash is the slot that score rules ask for (:meth:`in_slot`).
-        start: state of the empty prefix.
         end: state after the last token; it allows only padding and is never left.
         pad_id: padding, transparent everywhere.
 
@@ -170,7 +169,6 @@ class FiniteStateGrammar:
         """Return ``[B, V]`` bool: the tokens that may follow each prefix (all False outside the grammar).
 
         Args:
-            ids_BT: prefixes.
             width: V, where a model's head has more rows than there are tokens.
         """
         allowed_BV = self._table("allowed", self.allowed_SV, ids_BT)[self.states_after(ids_BT)]
@@ -182,7 +180,6 @@ class GrammarMask(ScoreRule):
     """Set to ``-inf`` every token that the grammar does not allow after the row's prefix.
 
     Args:
-        grammar: the grammar.
         pad_id: a row outside the grammar that ends with this token keeps its scores: it is over, padded somewhere in a
             sentence while others continue.
 

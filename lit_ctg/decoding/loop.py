@@ -54,7 +54,6 @@ def generate(
         eos_id: a row that contains it (except as first id) is finished and padded from then on.
         pad_id: the padding of finished rows; the rules must accept it in a prefix.
         rows: row numbers, default 0 .. B-1. ``generate(..., [p], rows=[3])`` is row 3 of the batch.
-        channel: passed to ``model.start``.
 
     Returns:
         prompt and continuation of each row, including ``eos_id`` where it was reached, without padding.
@@ -70,7 +69,7 @@ def generate(
         return []
     length = max(map(len, prompts)) + max_new_tokens
     with torch.inference_mode():
-        prompt_BT = _left_aligned(prompts, length, model.device)
+        prompt_BT = torch.tensor([[*p, *[-1] * (length - len(p))] for p in prompts], device=model.device)
         start_B = prompt_BT.ge(0).sum(dim=1)
         noise_BT = None if seed is None else row_noise(seed, rows, length)
         state = model.start(len(prompts), channel)
@@ -89,11 +88,6 @@ def generate(
             ids_BT = torch.cat([ids_BT, new_B.unsqueeze(1)], dim=1)
             done_B = done_B | (new_B == eos_id)
     return [_trimmed(ids, len(p), max_new_tokens, eos_id) for ids, p in zip(ids_BT.tolist(), prompts, strict=True)]
-
-
-def _left_aligned(prompts: Sequence[Sequence[int]], length: int, device: torch.device) -> Tensor:
-    """Return the prompts as ``[B, length]``, -1 after the end of a row's prompt."""
-    return torch.tensor([[*p, *[-1] * (length - len(p))] for p in prompts], device=device)
 
 
 def _checked(scores_BV: Tensor, ignored_B: Tensor, column: int) -> Tensor:

@@ -89,13 +89,10 @@ class NgramModel(nn.Module):
         """Count texts.
 
         Args:
-            texts: token ids of each.
             size: V.
             order: n, from 1 (no context) to 5.
-            smoothing: one of ``SMOOTHINGS``.
             discount: d of Kneser-Ney at every order; None estimates n1 / (n1 + 2 n2) at each (Ney et al. 1994), with n1
             and n2 the numbers of n-grams counted once and twice.
-            dtype: of the probabilities.
 
         Raises:
             UserError: no token, an unknown order or smoothing, an id outside the vocabulary.
@@ -147,7 +144,6 @@ class NgramModel(nn.Module):
         """Return the probabilities of the next token after each row, [B, V].
 
         Args:
-            ids_BT: the rows.
             found: the result of ``find``, if already known.
         """
         found = self.find(ids_BT) if found is None else found

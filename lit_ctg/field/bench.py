@@ -83,11 +83,7 @@ class Arm:
 
 
 class Parts:
-    """Folders of what several runs share.
-
-    Args:
-        root: their parent.
-    """
+    """Folders of what several runs share."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -96,7 +92,6 @@ class Parts:
         """Return the folder of a part, made now if missing.
 
         Args:
-            name: kind of part.
             key: plain values that it depends on.
             make: (folder to fill, path for a checkpoint) -> plain facts, stored in ``part.json``; ``seconds_before``,
                 of earlier calls that the checkpoint continues, are added to its time.
@@ -158,8 +153,6 @@ class Bench:
     """Everything that the methods of one task share.
 
     Args:
-        task: texts and classes.
-        parts: store of shared parts.
         base: ``layers``, ``dim``, ``heads``, ``vocabulary``, ``steps``, ``batch``, ``length``, ``learning_rate`` of the
             base model that is trained here.
         fluency: ``steps`` of the independent language model, which is otherwise like the base.
@@ -170,7 +163,6 @@ class Bench:
         seed: of the methods' training and of sampling.
         model: a pretrained model (folder, hub name or one of ``lit-ctg model list``) instead of the base model trained
             here.
-        loading: its device and precision.
         chat: of an instruct model, ``system``: a prompt is then a message, which it answers; the system message may ask
             to continue the text. None: it continues the prompt.
     """
@@ -250,11 +242,6 @@ class Bench:
         if tokenizer.eos_token_id is None:
             raise UserError(f"model={where}: its tokenizer names no end token (eos_token), which ends the texts here")
         model = load_model(where, where="model", loading=self.loading).eval().requires_grad_(False)
-        self._decode_alone_decides(model)
-        return model, tokenizer
-
-    def _decode_alone_decides(self, model: Any) -> None:
-        """Drop what the model's own ``generation_config`` would add to ``decode``, and name it."""
         own = {name: value for name, value in model.generation_config.to_diff_dict().items() if value}
         result = [f"{name}={value}" for name, value in own.items()
                 if name not in (*KEPT, *OURS, "transformers_version", "_from_model_config")]  # fmt: skip
@@ -264,6 +251,7 @@ class Bench:
             )
         kept = {name: getattr(model.generation_config, name) for name in KEPT}
         model.generation_config = type(model.generation_config)(**kept)
+        return model, tokenizer
 
     @property
     def model(self) -> Any:
@@ -272,7 +260,6 @@ class Bench:
 
     @property
     def tokenizer(self) -> Any:
-        """The base model's tokenizer."""
         return self._loaded[1]
 
     @cached_property
@@ -323,7 +310,6 @@ class Bench:
         return int(self.model.get_output_embeddings().weight.shape[0])
 
     def copy(self) -> Any:
-        """Return a copy of the base model that can be trained."""
         return copy.deepcopy(self.model).requires_grad_(True)
 
     @cached_property
@@ -361,8 +347,6 @@ class Bench:
         """Train tensors in place and keep them, or read those that were kept before.
 
         Args:
-            name, key: see ``learned``.
-            trained: by name.
             train: path for a checkpoint -> plain facts (see ``Parts.get``).
         """
 
@@ -387,14 +371,7 @@ class Bench:
         *,
         times: int = 1,
     ) -> None:
-        """Train parameters in place as ``tune`` says, ``times`` as many steps, or read those that were kept before.
-
-        Args:
-            name, key: see ``learned``.
-            parameters: by name.
-            loss_of: see ``tune.optimise``.
-            learning_rate: its peak.
-        """
+        """Train parameters in place as ``tune`` says, ``times`` as many steps, or read those that were kept before."""
         steps = int(self.tune_options["steps"]) * times
         options: dict[str, Any] = {"steps": steps, "learning_rate": learning_rate, "weight_decay": 0.0}
 
@@ -414,7 +391,6 @@ class Bench:
         """Return the base model fine-tuned on the training texts of one class.
 
         Args:
-            label: the class.
             prepare: changes what is trained (LoRA) before training; the part stores the tensors that require gradients.
             name: of the part; a different one for each ``prepare``.
             learning_rate: None: that of ``tune``.

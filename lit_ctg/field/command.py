@@ -87,40 +87,20 @@ def compose(words: Sequence[str]) -> DictConfig:
                 cfg.model = override.value()
             else:
                 held[override.key_or_group] = override.value()
-        _hold(cfg, held)
+        hints = {**get_type_hints(Loading), "chat": bool, "system": str | None}
+        for key, value in held.items():
+            check_value(key, value, hints[key])
+        loading = {key: value for key, value in held.items() if key not in ("chat", "system")}
+        if cfg.model is None and held != {**asdict(PLAIN), "chat": False, "system": None}:
+            raise UserError(f"{', '.join(held)} are for model=<name>: leave them out or give one")
+        if held["system"] is not None and not held["chat"]:
+            raise UserError("system= needs chat=true")
+        with open_dict(cfg):
+            if loading != asdict(PLAIN):
+                cfg.loading = loading
+            if held["chat"]:
+                cfg.chat = {"system": held["system"]}
         OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
-    _check(cfg)
-    named_by_user(cfg)
-    return cfg
-
-
-def _hold(cfg: DictConfig, held: Mapping[str, Any]) -> None:
-    """Put device and precision of the model into a configuration; those that were always there leave no key.
-
-    Raises:
-        UserError: a value that does not fit, or no model to which they apply.
-    """
-    hints = {**get_type_hints(Loading), "chat": bool, "system": str | None}
-    for key, value in held.items():
-        check_value(key, value, hints[key])
-    loading = {key: value for key, value in held.items() if key not in ("chat", "system")}
-    if cfg.model is None and held != {**asdict(PLAIN), "chat": False, "system": None}:
-        raise UserError(f"{', '.join(held)} are for model=<name>: leave them out or give one")
-    if held["system"] is not None and not held["chat"]:
-        raise UserError("system= needs chat=true")
-    with open_dict(cfg):
-        if loading != asdict(PLAIN):
-            cfg.loading = loading
-        if held["chat"]:
-            cfg.chat = {"system": held["system"]}
-
-
-def _check(cfg: DictConfig) -> None:
-    """Refuse numbers out of range, and a name under which no report would find the task.
-
-    Raises:
-        UserError: names the key.
-    """
     task, base, decode = str(cfg.task.name), cfg.base, cfg.decode
     plain_name(cfg.name, "name", "give a shorter name= or task.name=")
     check_value("seed", cfg.seed, Seed)
@@ -133,14 +113,12 @@ def _check(cfg: DictConfig) -> None:
         f"base.dim={base.dim}: give a multiple of base.heads={base.heads}": base.dim % base.heads,
         f"base.length={base.length}: give fewer than base.positions={base.positions}": base.length >= base.positions,
     })  # fmt: skip
+    named_by_user(cfg)
+    return cfg
 
 
 def check_parts(config: Mapping[str, Any]) -> None:
-    """Refuse settings of the bench that are of another kind or out of range.
-
-    Raises:
-        UserError: names the key.
-    """
+    """Refuse settings of the bench that are of another kind or out of range (``UserError``: names the key)."""
     for part in PARTS:
         check_value(part, config.get(part), Mapping[str, Any], composed=False)
         for key, value in config[part].items():

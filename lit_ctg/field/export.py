@@ -32,8 +32,6 @@ def export(cfg: DictConfig, out: str, console: Console) -> list[Path]:
     ``out/<class>/<control>``. The finished record of the same settings and texts is copied if there is one.
 
     Args:
-        cfg: composed by ``command.compose``.
-        out: folder of the bundles.
         console: where to print the paths and how they are used.
 
     Returns:

@@ -91,12 +91,7 @@ def balanced(examples: Sequence[Example], seed: int) -> list[Example]:
 
 
 class BagJudge(Judge):
-    """Logistic regression over words and word pairs (tf-idf), scikit-learn's.
-
-    Args:
-        examples: human texts.
-        seed: of the solver.
-    """
+    """Logistic regression over words and word pairs (tf-idf), scikit-learn's."""
 
     name = "bag"
 
@@ -148,10 +143,6 @@ class NeuralJudge(Judge):
     """A recurrent network over word embeddings, trained from scratch.
 
     Args:
-        examples: human texts.
-        seed: of weights and batches.
-        steps, batch: of training.
-        dim: of embeddings and states.
         vocabulary: number of known words, the most frequent ones.
         longest: maximum words read of a text.
     """
@@ -194,18 +185,13 @@ class NeuralJudge(Judge):
         self.network.eval()
 
     def save(self, folder: Path) -> None:
-        """Write the judge to a folder."""
         content = {"ids": self.ids, "labels": self.labels, "longest": self.longest}
         write_atomic(folder / "judge.json", json.dumps(content))
         torch.save(self.network.state_dict(), folder / "weights.pt")
 
     @classmethod
     def load(cls, folder: Path) -> NeuralJudge:
-        """Read a judge that ``save`` wrote.
-
-        Raises:
-            UserError: a file is damaged.
-        """
+        """Read a judge that ``save`` wrote (``UserError``: a file is damaged)."""
         made, words, path = cls.__new__(cls), folder / "judge.json", folder / "weights.pt"
         try:
             content = json.loads(words.read_text(encoding="utf-8"))
@@ -271,7 +257,6 @@ class RuleJudge(OccurrenceJudge):
     """Says which of some rules a text obeys; None where it obeys none or several.
 
     Args:
-        name: of the judge.
         rules: class -> rule.
     """
 

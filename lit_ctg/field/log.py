@@ -26,8 +26,6 @@ def log(record: RunRecord, settings: Mapping[str, Any], folder: Path) -> None:
     """Log a finished record as a separate W&B run.
 
     Args:
-        record: with its texts.
-        settings: of ``conf/field/logger/wandb.yaml``.
         folder: the run directory; an offline run is in there.
 
     Raises:

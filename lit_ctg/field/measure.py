@@ -34,12 +34,7 @@ def repetition(text: str, order: int = 3) -> float:
 
 
 class Overlap:
-    """The share of a text's n-grams that occur verbatim in a training text.
-
-    Args:
-        texts: the training text.
-        order: words of an n-gram.
-    """
+    """The share of a text's n-grams that occur verbatim in a training text."""
 
     def __init__(self, texts: Iterable[str], order: int = 5) -> None:
         self.order = order
@@ -67,9 +62,6 @@ def text_cost(
 
     Args:
         model: a Hugging Face causal language model, in evaluation mode.
-        tokenizer: its tokenizer.
-        prompts, texts: prompts and their continuations.
-        batch: texts at a time.
     """
     # what the tokenizer puts before a text (Gemma's <bos>), else the end of another text
     start, found = added_ids(tokenizer)[0] or [int(tokenizer.eos_token_id)], []

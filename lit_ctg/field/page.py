@@ -61,9 +61,7 @@ def report(
 
     Args:
         records: folders; by default ``outputs/field``, or the committed records if it does not exist.
-        out: a folder.
         size: of the runs; by default the largest that was run.
-        console: where to print.
 
     Raises:
         UserError: no records, or records that cannot be compared.
@@ -148,8 +146,6 @@ def task_page(
     """Return the page of one task as Markdown, and its pictures by file name.
 
     Args:
-        task: its name.
-        records: of one size.
         judged: see ``rejudged``; those of other records are left out.
 
     Raises:
@@ -165,7 +161,16 @@ def task_page(
               f"{records[0].config['judges']['least_accuracy']:g}: decides nothing." for name in failed]  # fmt: skip
     if not deciding:
         line = "No judge knows human texts well enough: this task decides nothing. What was measured, unranked:"
-        return "\n".join([*lines, "", line, "", *unranked_table(records, failed), ""]), {}
+        heads = [*(f"success ({escape_markdown(judge)})" for judge in failed), "perplexity"]
+        rows = []
+        several = len({record.seed for record in records}) > 1
+        for record in sorted(records, key=lambda each: (method_of(each), each.seed)):
+            for strength in record.config["method"]["strengths"]:
+                shown = [f"{describe(record, float(strength), f'success/{judge}'):.3f}" for judge in failed]
+                shown.append(f"{describe(record, float(strength), 'perplexity'):.1f}")
+                seed = f", seed {record.seed}" if several else ""
+                rows.append([f"{method_of(record)} {strength:g}{seed}", *shown])
+        return "\n".join([*lines, "", line, "", *_table(["method at strength", *heads], rows), ""]), {}
     found = sweeps(records, deciding)
     if BARE not in found:
         return "\n".join([*lines, "", "The bare model was not run, so nothing can be ranked.", ""]), {}
@@ -176,7 +181,14 @@ def task_page(
         lines += [*held_out_table(ranked, found, sweeps(records, [HELD_OUT])), ""]
     lines += [*cost_table(ranked, found), "", *pair_lines(ranked)]
     lines += ["", *sample_lines(ranked, found), ""]
-    pictures = {f"{task}.svg": area_picture(task, ranked), f"{task}_curves.svg": curve_picture(task, ranked, found)}
+    groups = [BarGroup(each.method, [Bar("series0" if each.method != BARE else "neutral", each.area, each.interval)])
+              for each in ranked.standings]  # fmt: skip
+    measure = f"mean best success within {COST:g} nats a token"
+    drawn = bar_chart(f"Which control? {task}", groups, measure=measure, low=0.0, high=1.0)
+    pictures = {
+        f"{task}.svg": Sheet([drawn], (), f"field, {task}"),
+        f"{task}_curves.svg": curve_picture(task, ranked, found),
+    }
     return "\n".join(lines), pictures
 
 
@@ -264,22 +276,7 @@ def otherwise_table(tasks: Mapping[str, Mapping[str, Sweep]], ranks: Mapping[str
     ]
 
 
-def unranked_table(records: Sequence[RunRecord], judges: Sequence[str]) -> list[str]:
-    """Return what judges that decide nothing said about every method and strength, ordered by name."""
-    heads = [*(f"success ({escape_markdown(judge)})" for judge in judges), "perplexity"]
-    rows = []
-    several = len({record.seed for record in records}) > 1
-    for record in sorted(records, key=lambda each: (method_of(each), each.seed)):
-        for strength in record.config["method"]["strengths"]:
-            shown = [f"{describe(record, float(strength), f'success/{judge}'):.3f}" for judge in judges]
-            shown.append(f"{describe(record, float(strength), 'perplexity'):.1f}")
-            seed = f", seed {record.seed}" if several else ""
-            rows.append([f"{method_of(record)} {strength:g}{seed}", *shown])
-    return _table(["method at strength", *heads], rows)
-
-
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Return the lines of a table in Markdown."""
     return [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|", *(f"| {' | '.join(row)} |" for row in rows)]
 
 
@@ -372,7 +369,6 @@ def held_out_table(ranked: Ranking, found: dict[str, Sweep], words: dict[str, Sw
     """Return success, cost and held-out words of every method and strength beside the bare model's.
 
     Args:
-        ranked, found: see ``main_table``.
         words: the same texts, where success is to hold a held-out word of the class.
     """
     bare_words = curve(words[BARE])[1][0]  # its strengths are all the same
@@ -472,15 +468,6 @@ def sample_lines(ranked: Ranking, found: dict[str, Sweep], prompts: int = 1) -> 
                 shown = escape_markdown(text if len(text) <= LONGEST else text[: LONGEST - 1] + "…")
                 rows.append([each.method, escape_markdown(row["target"]), shown])
     return [*lines, *_table(["method", "class", "text"], rows)]
-
-
-def area_picture(task: str, ranked: Ranking) -> Sheet:
-    """Return the picture of the areas, best first."""
-    groups = [BarGroup(each.method, [Bar("series0" if each.method != BARE else "neutral", each.area, each.interval)])
-              for each in ranked.standings]  # fmt: skip
-    measure = f"mean best success within {COST:g} nats a token"
-    drawn = bar_chart(f"Which control? {task}", groups, measure=measure, low=0.0, high=1.0)
-    return Sheet([drawn], (), f"field, {task}")
 
 
 def curve_picture(task: str, ranked: Ranking, found: dict[str, Sweep]) -> Sheet:

@@ -139,7 +139,6 @@ def sweeps(records: Sequence[RunRecord], judges: Sequence[str]) -> dict[str, Swe
 
     Args:
         records: of one task, size and bench.
-        judges: whose verdicts are averaged.
 
     Raises:
         UserError: records of one method whose prompts, classes or strengths differ from each other's or from the bare
@@ -150,7 +149,15 @@ def sweeps(records: Sequence[RunRecord], judges: Sequence[str]) -> dict[str, Swe
         by_method.setdefault(method_of(record), []).append(record)
     made: dict[str, Sweep] = {}
     for method, own in by_method.items():
-        _check_seeds(method, own)
+        settings = [config_hash({"method": record.config.get("method")}) for record in own]
+        for (one, first), (other, second) in itertools.pairwise(zip(own, settings, strict=True)):
+            remedy = "or name the other one: name=<task>-<label>"
+            refuse({
+                f"{method}: two runs of seed {one.seed}, {one.source} and {other.source}: give records= with one of "
+                f"them, {remedy}": one.seed == other.seed,
+                f"{method}: seeds {one.seed} and {other.seed} were run with other settings of the method: run them "
+                f"with one configuration, {remedy}": first != second,
+            })  # fmt: skip
         tables = [_table(record, judges) for record in own]
         if len({(strengths, shape) for strengths, shape, _ in tables}) > 1:
             raise UserError(f"{method}: its seeds have different strengths or prompts: run them with one configuration")
@@ -207,19 +214,6 @@ def _without_repeating(sweep: Sweep, least: float) -> Sweep:
         sweep.records,
         tuple(value for place, value in enumerate(sweep.strengths) if place not in kept),
     )
-
-
-def _check_seeds(method: str, records: Sequence[RunRecord]) -> None:
-    """Refuse records that are no training seeds of one method: a mean over them would pass for one over seeds."""
-    settings = [config_hash({"method": record.config.get("method")}) for record in records]
-    for (one, first), (other, second) in itertools.pairwise(zip(records, settings, strict=True)):
-        remedy = "or name the other one: name=<task>-<label>"
-        refuse({
-            f"{method}: two runs of seed {one.seed}, {one.source} and {other.source}: give records= with one of them, "
-            f"{remedy}": one.seed == other.seed,
-            f"{method}: seeds {one.seed} and {other.seed} were run with other settings of the method: run them with "
-            f"one configuration, {remedy}": first != second,
-        })  # fmt: skip
 
 
 def _table(record: RunRecord, judges: Sequence[str]) -> tuple[tuple[float, ...], tuple[int, ...], list[np.ndarray]]:
@@ -415,9 +409,7 @@ def ranking(found: Mapping[str, Sweep], *, most: float = COST, resamples: int | 
 
     Args:
         found: the methods; the bare model must be among them.
-        most: see ``area``.
         resamples: of the bootstrap; None: ``PER_PAIR`` for every pair, at least ``RESAMPLES``.
-        seed: of the bootstrap.
 
     Raises:
         UserError: the bare model is missing.
@@ -504,7 +496,6 @@ def mean_ranks(
     """Return the mean rank over tasks of the methods that all have, by another measure than ``over_tasks``.
 
     Args:
-        tasks: each with the bare model.
         measure: of a method's costs and successes [S] and the bare model's, as ``area``; more is better.
     """
     names, ranks_TM = of_all_tasks(tasks), []

@@ -35,12 +35,9 @@ def rejudge(
     """Judge the texts of records again, write the results beside them and print the lines.
 
     Args:
-        seed: of the judges.
         records: a folder; by default ``outputs/field``, or the committed records where there is none.
         task: of this task only; by default all that are judged by trained judges.
         root: the corpus's folder now, with ``task``; by default its folder when the records were made.
-        output_root: where judges are kept.
-        console: where to print.
 
     Raises:
         UserError: no such records, the records' own seed, several folders, or other texts than the judges were to know.
@@ -72,8 +69,6 @@ def judged_anew(records: Sequence[RunRecord], seed: int, output_root: str, root:
 
     Args:
         records: of one task and bench, with their texts.
-        seed: of the judges.
-        output_root: where judges are kept.
         root: the corpus's folder; None for its folder when the records were made.
     """
     first = records[0]

@@ -52,7 +52,6 @@ def run(cfg: DictConfig, benches: dict[str, Bench] | None = None) -> Outcome:
     """Run one configuration of ``conf/field`` and leave ``run.json`` and ``samples.jsonl`` in its run directory.
 
     Args:
-        cfg: composed by ``command.compose``.
         benches: benches by hash, shared by runs of a sweep that differ only in the method.
 
     Raises:
@@ -107,11 +106,7 @@ def build_bench(cfg: DictConfig) -> Bench:
 
 
 def build_method(cfg: DictConfig) -> Method:
-    """Build the method of a configuration.
-
-    Raises:
-        UserError: the configuration names something else.
-    """
+    """Build the method of a configuration (``UserError``: the configuration names something else)."""
     method = instantiate(cfg.method, "method")
     if not isinstance(method, Method):
         raise UserError(f"method: a {type(method).__name__} is not a method of the field")
@@ -187,7 +182,6 @@ def written_before(
 
     Args:
         folder: of this run; the others are beside it.
-        config: this run's, as plain values.
         corpus: this run's text and model, as in its record.
     """
     key = sweep_key(config, corpus)

@@ -56,7 +56,6 @@ def add(name: str, root: Path | None = None) -> list[Path]:
     """Write a method, its option and its test; return the files.
 
     Args:
-        name: of the method.
         root: of the checkout; None for the one that contains this package.
 
     Raises:

@@ -68,7 +68,6 @@ class Task:
     """Texts with classes, a reader of classes, and prompts.
 
     Args:
-        name: of the task.
         data: a corpus (``lit_ctg.data``); its training documents are read, from its configured source.
         labels: class -> the values of ``column`` that mean it; None for every label of a folder (``data=folder``),
             whose class is named by ``class_name``.
@@ -79,7 +78,6 @@ class Task:
         per_label: maximum documents read of each class; None for all.
         passage_words: maximum words (``pieces``) of a passage.
         prompt_words: number of words of a held-out passage that make a prompt.
-        split_seed: of the shuffle.
         unit_words: cut documents into units of so many words before they are dealt (books, of which there is one of a
             class); None deals whole documents.
         rules: name of a judge -> class -> rule, a callable that returns whether a text is of the class and whose
@@ -195,7 +193,6 @@ class Task:
         return next((label for label, forms in self.labels.items() if words & set(forms)), None)
 
     def documents(self, split: str) -> list[Document]:
-        """Return the documents of a split."""
         if self._documents is None:
             self._documents = self._dealt()
         return self._documents[split]
@@ -288,7 +285,6 @@ def clean(text: str) -> str:
 
 
 def first_words(text: str, count: int) -> str:
-    """Return the first words of a text."""
     return "".join(pieces(text)[:count]).rstrip()
 
 
@@ -309,7 +305,6 @@ def log_odds_words(counts: Mapping[str, Mapping[str, int]], label: str, most: in
 
     Args:
         counts: class -> word -> count.
-        label: the class.
         most: maximum number of words.
         least: minimum number of occurrences of a word, over all classes.
     """

@@ -79,13 +79,10 @@ def optimise(
     """Minimise a loss by AdamW with a short warm-up and a cosine to zero.
 
     Args:
-        parameters: to train.
         loss_of: draws a batch with the given generator and returns its loss; every step has its own generator, so an
             interrupted run continues exactly.
         steps: updates, at least one.
-        learning_rate: its peak.
         seed: of the batches and of dropout.
-        weight_decay: AdamW's.
         checkpoint: file to resume from, written every ``EVERY`` steps; removed at the end.
         held_out: the loss on data that is not trained on, read every ``LOOK`` steps and after the last; the parameters
             of the least are kept.
@@ -156,9 +153,7 @@ class Stream:
     """Texts as one stream of ids, each followed by an end token, and random windows of it.
 
     Args:
-        tokenizer: the model's.
         texts: at least as long together as a window.
-        length: of a window, in tokens.
         start: ids before every text.
 
     Raises:
@@ -228,7 +223,6 @@ def make_tokenizer(texts: Sequence[str], size: int) -> Any:
 
 
 def make_gpt2(size: int, *, layers: int, dim: int, heads: int, positions: int, end: int, seed: int) -> Any:
-    """Return a GPT-2 with random weights."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(seed)

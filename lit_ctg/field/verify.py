@@ -23,7 +23,6 @@ from lit_ctg.run.build import instantiate
 
 
 def recompute(record: RunRecord) -> Iterator[Recomputed]:
-    """Yield what a record's numbers must be."""
     check_record(record)
     names = judges_of(record)
     for name in names:

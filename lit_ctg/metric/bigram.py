@@ -17,7 +17,6 @@ class Unigrams:
     """Word frequencies with add-one smoothing, so that every token has a probability.
 
     Args:
-        ids_N: the text.
         size: V.
     """
 
@@ -34,7 +33,6 @@ class Bigrams:
     """A counted bigram model with interpolated Kneser-Ney smoothing (Kneser and Ney 1995; one discount).
 
     Args:
-        ids_N: the text.
         size: V.
     """
 

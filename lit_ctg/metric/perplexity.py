@@ -37,7 +37,6 @@ class Perplexity(RatioMetric):
         self.add_rows(token_nll(scores_BTV, target_BT, counted_BT).sum(1), counted_BT.sum(1))
 
     def update_from(self, output: Any, batch: Mapping[str, Tensor]) -> None:
-        """Read ``output.scores_BTV`` and the batch's targets and mask."""
         self.update(output.scores_BTV, batch["target_ids_BT"], pick_mask(batch, self.mask))
 
     def keep(self, target_BT: Tensor, mask_BT: Tensor) -> Tensor:

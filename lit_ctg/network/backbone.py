@@ -56,7 +56,6 @@ def check_backbone(backbone: Any, *needed: str) -> None:
 
     Args:
         backbone: an instance, or the ``partial`` from which a model builds its own.
-        needed: attributes that the model uses.
 
     Raises:
         UserError: it lacks one of them.

@@ -28,7 +28,6 @@ def dropout_mask(shape: torch.Size, p: float, like: Tensor) -> Tensor:
     the rounded p.
 
     Args:
-        shape: of the mask.
         p: in [0, 1).
         like: a tensor of the wanted dtype and device.
     """

@@ -49,7 +49,6 @@ class GPT2Backbone(nn.Module):
 
         Args:
             dim: hidden size D.
-            layers: number of blocks.
             heads: attention heads; must divide ``dim``.
             context: number of positions with a vector.
             dropout: probability, on the embedded input, attention weights and both branches of a block.
@@ -72,10 +71,7 @@ class GPT2Backbone(nn.Module):
             GPT2Block(dim, heads, inner, self.branch_dropout, attention_dropout) for _ in range(layers)
         )
         self.ln_f = nn.LayerNorm(dim)
-        self._initialise(layers)
-
-    def _initialise(self, layers: int) -> None:
-        """Set GPT-2's initial values: N(0, 0.02), residual projections smaller by sqrt(2 * layers)."""
+        # GPT-2's initial values: N(0, 0.02), residual projections smaller by sqrt(2 * layers)
         for name, parameter in self.named_parameters():
             if name.endswith("bias"):
                 nn.init.zeros_(parameter)
@@ -130,7 +126,6 @@ class GPT2Backbone(nn.Module):
         """Run the newest position of each row on cached keys and values (generation: without dropout).
 
         Args:
-            embedded_BD: embedded newest token.
             cache: what the previous step returned; None at the first position. It is not changed.
 
         Returns:
@@ -167,7 +162,6 @@ class GPT2Block(nn.Module):
         self.mlp = GPT2FeedForward(dim, feedforward_dim)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        """Return the next hidden states."""
         p = self.dropout if self.training else 0.0
         x_BTD = dropout_add(self.attn(self.ln_1(x_BTD)), x_BTD, p)
         return dropout_add(self.mlp(self.ln_2(x_BTD)), x_BTD, p)
@@ -219,5 +213,4 @@ class GPT2FeedForward(nn.Module):
         self.c_proj = nn.Linear(feedforward_dim, dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return [..., D]."""
         return self.c_proj(F.gelu(self.c_fc(x), approximate="tanh"))

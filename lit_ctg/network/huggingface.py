@@ -58,12 +58,10 @@ class HuggingFaceBackbone(nn.Module):
         """Load the model in float32 and check that it has the parts that the papers need.
 
         Args:
-            path: see ``load_model``.
             frozen: train none of its weights; it then also runs without dropout.
             lora: train low-rank adapters and nothing else (with ``frozen=False``): keys ``rank``, ``alpha``,
             ``dropout`` and ``targets`` (names of layers; null takes peft's choice for this architecture, else the
             layers of the attention).
-            revision: commit on the hub.
             plain_head: refuse a bias, a scale and a cap on logits.
             where: the setting that messages about ``path`` name.
 
@@ -141,7 +139,6 @@ class HuggingFaceBackbone(nn.Module):
         """Run the newest position of each row on cached keys and values.
 
         Args:
-            embedded_BD: embedded newest token.
             cache: what the previous step returned, which grows in place; None at the first position.
 
         Returns:
@@ -172,7 +169,6 @@ def load_model(path: str, *, where: str, revision: str | None = None, loading: L
     Args:
         path: a folder written by ``save_pretrained``, a GGUF file, a name of ``lit-ctg model list`` or one on the hub.
         where: the setting that named it, for messages.
-        revision: commit on the hub.
         loading: its device and precision, float32 on the processor by default.
 
     Raises:

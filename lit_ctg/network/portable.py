@@ -145,7 +145,11 @@ def stock_of(backbone: Any, embedding: nn.Embedding | None, vocabulary: Any) -> 
     """
     if isinstance(backbone, HuggingFaceBackbone) and not backbone.frozen:
         return merged(backbone.model)
-    return gpt2_of(backbone, embedding, vocabulary)
+    check_gpt2(backbone, embedding)
+    assert embedding is not None, "check_gpt2 refuses a model without one"
+    model = GPT2LMHeadModel(GPT2Config(**gpt2_settings(backbone, vocabulary))).eval()
+    model.load_state_dict({**gpt2_state(backbone, embedding), "lm_head.weight": embedding.weight})
+    return model
 
 
 def merged(model: Any) -> Any:
@@ -156,19 +160,6 @@ def merged(model: Any) -> Any:
             layer.merge()
             parent, _, child = name.rpartition(".")
             setattr(model.get_submodule(parent), child, layer.get_base_layer())
-    return model
-
-
-def gpt2_of(backbone: Any, embedding: nn.Embedding | None, vocabulary: Any) -> GPT2LMHeadModel:
-    """Return ``GPT2LMHeadModel`` with the weights of our stack and a head tied to the embedding.
-
-    Raises:
-        UserError: a backbone other than ``gpt2``.
-    """
-    check_gpt2(backbone, embedding)
-    assert embedding is not None, "check_gpt2 refuses a model without one"
-    model = GPT2LMHeadModel(GPT2Config(**gpt2_settings(backbone, vocabulary))).eval()
-    model.load_state_dict({**gpt2_state(backbone, embedding), "lm_head.weight": embedding.weight})
     return model
 
 

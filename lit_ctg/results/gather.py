@@ -207,8 +207,6 @@ def gather(
         paper: name of a paper; None or "all" for all of them, except broken ones.
         size: see ``results_for``; None is "auto" (every table at the largest size that it has runs of), "all" is "auto"
             with ``every_size``.
-        records: folders and files with records.
-        root: the ``experiments`` folder.
         every_size: for size "auto", every size with finished runs instead of only the largest.
 
     Raises:

@@ -182,11 +182,7 @@ def write_record(record: RunRecord, path: Path) -> None:
 
 
 def _written(record: RunRecord, path: Path) -> str:
-    """Return the text of a record that is to lie at ``path``.
-
-    Raises:
-        UserError: the record breaks its own schema.
-    """
+    """Return the text of a record that is to lie at ``path`` (``UserError``: the record breaks its own schema)."""
     data = record.to_json()
     validate(data, str(path))
     for name, entry in data["metrics"].items():
@@ -233,8 +229,6 @@ def _parse(text: str, path: Path, texts: str) -> RunRecord:
     """Return the record written in ``text``.
 
     Args:
-        text: the record.
-        path: its place.
         texts: the samples that lie beside it.
     """
     where = str(path)
@@ -389,7 +383,6 @@ def _is_record(path: Path) -> bool:
 
 
 def _metric_to_json(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return one metric as strict JSON values."""
     entry = dict(entry)
     interval = entry.get("ci95")
     entry["ci95"] = list(interval) if interval and all(map(math.isfinite, interval)) else None
@@ -514,8 +507,6 @@ def collect(records: list[RunRecord], root: Path, *, replace: bool = False) -> l
     may reveal somebody's folders: the copy says "outputs".
 
     Args:
-        records: read from run directories.
-        root: the ``experiments`` folder.
         replace: overwrite a record of the same experiment, regime, size and seed.
 
     Raises:

@@ -132,7 +132,6 @@ class Gap:
 
     @property
     def words(self) -> str:
-        """Return everything in one line."""
         return f"{self.summary}. Printed: {self.numbers}" if self.printed else self.summary
 
 
@@ -325,7 +324,6 @@ def _hole(words: str, hole: str, reasons: list[str] | None) -> str:
 
 
 def _numbered(words: str, reason: str, reasons: list[str]) -> str:
-    """Return words with the number of their reason."""
     if reason not in reasons:
         reasons.append(reason)
     return f"{words} ({reasons.index(reason) + 1})"
@@ -489,7 +487,6 @@ def _missing(row: Row) -> str:
 
 
 def _legend() -> str:
-    """Return what each verdict says."""
     lines = [f"### {VERDICTS}\n", "| verdict | what it says |", "| --- | --- |"]
     lines += [f"| {label} | {escape_markdown(meaning)} |" for label, meaning in LEGEND.items()]
     return "\n".join([*lines, "", escape_markdown(HOW)])

@@ -80,7 +80,6 @@ class Part:
 
     @property
     def anchor(self) -> str:
-        """The id of its section."""
         return f"{'own-' * self.own}{self.results.paper}-{self.results.size}"
 
     @property
@@ -90,12 +89,10 @@ class Part:
 
     @property
     def command(self) -> str:
-        """The command that makes its runs."""
         return f"lit-ctg reproduce paper={self.results.paper} size={self.results.size}"
 
     @property
     def summary(self) -> tuple[str, ...]:
-        """The points of the paper's headline."""
         headline = self.results.manifest.headline if self.results.manifest is not None else None
         return headline.summary if headline is not None else ()
 
@@ -171,7 +168,21 @@ def page(shown: Sequence[Part], left_out: Sequence[str] = ()) -> str:
     mine = sum(len(part.results.pool.trained()) for part in shown if part.own)
     whose = f"{mine} of your own, {count - mine} committed" if mine else plural(count, "run")
     style = css + filter_rules(shown)
-    return _smaller(template().render(shown=shown, left_out=left_out, style=style, whose=whose).lstrip())
+    # pictures share the styles that many parts have, and no name of a part
+    html = template().render(shown=shown, left_out=left_out, style=style, whose=whose).lstrip()
+    first, *pictures = html.split("<svg ")
+    name = re.compile(r'( id="| href="#|url\(#)([mp][0-9a-f]{10})(?=["\)])')
+    pictures = [name.sub(rf"\1s{at}\2", picture).replace(" \nL ", "L") for at, picture in enumerate(pictures)]
+    written = re.compile(r'(<(?:path|text|use)[^<>]*?) style="([^"<>]*)"')
+    often = Counter(found[2] for picture in pictures for found in written.finditer(picture)).most_common(200)
+    named = {style: f"k{number}" for number, (style, count) in enumerate(often) if count > 1}
+    rules = "".join(f"svg .{short}{{{style}}}\n" for style, short in named.items())
+
+    def shortened(found: re.Match[str]) -> str:
+        return f'{found[1]} class="{named[found[2]]}"' if found[2] in named else found[0]
+
+    whole = "<svg ".join([first, *(written.sub(shortened, picture) for picture in pictures)])
+    return whole.replace("</style>", f"{rules}</style>", 1)
 
 
 @cache
@@ -188,23 +199,6 @@ def template() -> Template:
 
 def _shown(value: object) -> object:
     return "" if value is None else value if isinstance(value, Markup) else printable(str(value))
-
-
-def _smaller(html: str) -> str:
-    """Return a page whose pictures share the styles that many parts have, and no name of a part."""
-    first, *pictures = html.split("<svg ")
-    name = re.compile(r'( id="| href="#|url\(#)([mp][0-9a-f]{10})(?=["\)])')
-    pictures = [name.sub(rf"\1s{at}\2", picture).replace(" \nL ", "L") for at, picture in enumerate(pictures)]
-    written = re.compile(r'(<(?:path|text|use)[^<>]*?) style="([^"<>]*)"')
-    often = Counter(found[2] for picture in pictures for found in written.finditer(picture)).most_common(200)
-    named = {style: f"k{number}" for number, (style, count) in enumerate(often) if count > 1}
-    rules = "".join(f"svg .{short}{{{style}}}\n" for style, short in named.items())
-
-    def shortened(found: re.Match[str]) -> str:
-        return f'{found[1]} class="{named[found[2]]}"' if found[2] in named else found[0]
-
-    whole = "<svg ".join([first, *(written.sub(shortened, picture) for picture in pictures)])
-    return whole.replace("</style>", f"{rules}</style>", 1)
 
 
 # --- what the template asks for -------------------------------------------------------------------------------------
@@ -378,11 +372,9 @@ def main(
     """Write the report of a paper, or of all.
 
     Args:
-        paper, size, records: see ``publish.table_command``.
         target: ``html``; ``wandb`` publishes dashboards, or writes them to the folder ``out``; ``sweep`` writes the
             paper's W&B sweep to the file ``out``; ``readme`` fills the table of papers in ``out`` (README.md).
         out: file of the page, by default ``outputs/report.html``.
-        entity, project: where dashboards go.
         console: where to report what was written.
 
     Raises:

@@ -300,11 +300,7 @@ def papers(root: Path) -> list[str]:
 
 
 def load_manifest(root: Path, paper: str) -> Manifest:
-    """Read a paper's ``paper.yaml``.
-
-    Raises:
-        UserError: it is missing or damaged.
-    """
+    """Read a paper's ``paper.yaml`` (``UserError``: it is missing or damaged)."""
     path = root / paper / MANIFEST
     data = check_mapping(str(path), read_yaml(path, aliases=True), _MANIFEST, ("title",))
     runs = check_mapping(f"{path}, runs", data.get("runs") or {}, dict.fromkeys(SIZES, list[Any]))
@@ -369,11 +365,7 @@ def place_of(spec: TableSpec) -> tuple[int, str]:
 
 
 def load_spec(path: Path, paper: str) -> TableSpec:
-    """Load one specification.
-
-    Raises:
-        UserError: not YAML, an unknown key, or a row that does not say what it measures.
-    """
+    """Load one specification (``UserError``: not YAML, an unknown key, or a row that does not say what it measures)."""
     data = check_mapping(str(path), read_yaml(path, aliases=True), _TABLE, ("title", "rows"))
     defaults = {"digits": data.get("digits", 3), **(data.get("defaults") or {})}
     checks = {name: _check(name, raw, str(path)) for name, raw in (data.get("checks") or {}).items()}

@@ -68,7 +68,6 @@ class RecordPool:
 
     Args:
         records: all records, including those of other papers and sizes.
-        paper, size: which of them to use.
         committed: folder of the paper's committed records.
         data: folders of local data that are the paper's kind of data; None: any.
         unread: experiment -> the part of its configuration that no number of it has read.
@@ -101,7 +100,11 @@ class RecordPool:
         for key, group in sorted(done.items()):
             kept = self._one_configuration(key, group, folder)
             self.runs[key] = {record.seed: record for record in sorted(kept, key=lambda record: record.started_at)}
-            self._tell_diverged(key)
+            # a mean over the seeds that did not diverge is a favourable choice
+            lost = sorted({record.seed for record in self.failed.get(key, []) if record.status == "DIVERGED"})
+            if lost := [seed for seed in lost if seed not in self.runs[key]]:
+                seeds = f"seed{'s' * (len(lost) != 1)} {', '.join(map(str, lost))}"
+                self.notes.append(f"diverged, so not among the values: {self.paper}/{key[0]} {key[1]} {seeds}")
             self._tell_float32(key)
             self._tell_training_seeds(key, kept)
 
@@ -136,7 +139,11 @@ class RecordPool:
             return _below(*pair, float(below[3]))
         runs = self.runs[experiment, regime]
         if epoch is None and not metric.startswith("run/"):
-            runs = _newest_definition(runs, metric)
+            versions = {
+                seed: record.metrics[metric]["version"] for seed, record in runs.items() if metric in record.metrics
+            }
+            newest = max(versions.values(), default=None)
+            runs = {seed: runs[seed] for seed, version in versions.items() if version == newest}
         values, trials, folds = {}, {}, {}
         for seed, record in sorted(runs.items()):
             value = _value(record, metric, epoch)
@@ -201,13 +208,6 @@ class RecordPool:
         runs = len(self.trained())
         counts = f", {len(records) - runs} counts of its text" if len(records) > runs else ""
         return f"{runs} run{'s' * (runs != 1)}, size {self.size}, seed{'s' * (len(seeds) != 1)} {numbers}{data}{counts}"
-
-    def _tell_diverged(self, key: Key) -> None:
-        """Note the seeds that diverged beside finished ones: a mean over those that did not is a favourable choice."""
-        lost = sorted({record.seed for record in self.failed.get(key, []) if record.status == "DIVERGED"})
-        if lost := [seed for seed in lost if seed not in self.runs[key]]:
-            seeds = f"seed{'s' * (len(lost) != 1)} {', '.join(map(str, lost))}"
-            self.notes.append(f"diverged, so not among the values: {self.paper}/{key[0]} {key[1]} {seeds}")
 
     def _tell_float32(self, key: Key) -> None:
         """Note the seeds with float32 products beside seeds with bfloat16 ones: another machine, the same settings."""
@@ -303,13 +303,6 @@ def _differences(one: Any, other: Any, prefix: str = "") -> list[str]:
             continue
         found += _differences(*pair, f"{prefix}{key}.")
     return found
-
-
-def _newest_definition(runs: dict[int, RunRecord], metric: str) -> dict[int, RunRecord]:
-    """Drop records with an older definition of the metric."""
-    versions = {seed: record.metrics[metric]["version"] for seed, record in runs.items() if metric in record.metrics}
-    newest = max(versions.values(), default=None)
-    return {seed: runs[seed] for seed, version in versions.items() if version == newest}
 
 
 def older(reads: Iterable[Read]) -> str | None:
@@ -444,7 +437,6 @@ class Table:
 
     @property
     def title(self) -> str:
-        """The title, with the paper's own number if it has one."""
         return self.spec.title
 
     def of_its_size(self) -> Table:
@@ -492,12 +484,10 @@ class Results:
 
     @property
     def shown(self) -> tuple[Table, ...]:
-        """The tables to show at this size."""
         return tuple(table for table in self.tables if table.spec.name not in self.hidden)
 
     @property
     def title(self) -> str:
-        """The paper's name in words."""
         return self.manifest.title if self.manifest is not None else self.paper.replace("_", " ")
 
     def named(self, wanted: Mapping[str, str]) -> tuple[Table, Row]:

@@ -122,17 +122,14 @@ def judge_number(printed: float, interval: Interval | None, margin: Margin, why_
     (two one-sided tests on a single new value), however many seeds there are.
 
     Args:
-        printed: the paper's number.
         interval: prediction interval; both ends equal where the quantity has no spread; None with too few seeds
             (``why_none`` says so).
-        margin: stated in the table's specification.
-        why_none: why there is no interval.
     """
     if interval is None:
         return Verdict(UNDECIDED, why_none or f"fewer than {MIN_SEEDS} seeds")
     if not all(map(math.isfinite, interval)):
         return Verdict(NOT_REPRODUCED, "ours is not a finite number")
-    reach = margin.size(printed) + _rounding(printed)
+    reach = margin.size(printed) + 1e-9 * max(1.0, abs(printed))  # the last bits; rounding in print is the margin's
     low, high = interval[0] - printed, interval[1] - printed
     if -reach <= low and high <= reach:
         return Verdict(REPRODUCED, f"within {margin}")
@@ -244,11 +241,6 @@ def find_sign(interval: Interval | None) -> str:
     if interval[0] <= 0 <= interval[1]:
         return "no difference shown"
     return "lower" if interval[1] < 0 else "higher"
-
-
-def _rounding(printed: float) -> float:
-    """Return the tolerance for rounding in the last bits; rounding in print belongs to the margin."""
-    return 1e-9 * max(1.0, abs(printed))
 
 
 # --- intervals that stay where the quantity can be ------------------------------------------------------------------

@@ -98,7 +98,6 @@ def history_end(record: RunRecord) -> Iterator[Recomputed]:
 
 
 def value_of(record: RunRecord, metric: str) -> float:
-    """Return a metric's value."""
     return float(record.metrics[metric]["value"])
 
 
@@ -251,7 +250,6 @@ def main(paper: str | None = None, records: Sequence[str | Path] | None = None, 
     Args:
         paper: name of a paper, or ``field``; None or "all" for all.
         records: folders and files with records; default: the committed ones (see ``folders_of``).
-        console: where to print.
 
     Raises:
         UserError: no such paper, no such folder, or a damaged record.

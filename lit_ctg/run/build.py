@@ -129,7 +129,6 @@ def check_tokenizer(path: str, revision: str | None, vocabulary: Any) -> None:
 
     Args:
         path, revision: of the model. A folder without a tokenizer has nothing to compare with.
-        vocabulary: the corpus' tokenizer.
 
     Raises:
         UserError: the model has another tokenizer.
@@ -199,7 +198,6 @@ def _callbacks(cfg: DictConfig, folder: Path) -> list[Callback]:
 
 
 def _loggers(cfg: DictConfig, folder: Path) -> list[Logger]:
-    """Build the loggers, all writing into the run directory."""
     loggers = []
     for name, node in chosen(cfg.logger):
         extra: dict[str, Any] = {"save_dir": str(folder)}

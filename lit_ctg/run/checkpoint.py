@@ -44,7 +44,6 @@ class Checkpoint:
         """Refuse a vocabulary other than that of training, and a text that has changed unnoticed.
 
         Args:
-            corpus: the checksums of the data.
             otherwise: what to do in place of bringing the corpus back.
 
         Raises:
@@ -90,9 +89,7 @@ def prepare_resume(folder: Path, config: Mapping[str, Any], corpus: Mapping[str,
     A damaged one is kept as ``last.before-<k>.ckpt`` and its predecessor is used.
 
     Args:
-        folder: the claimed run directory.
         config: the resolved configuration of the run.
-        corpus: the checksums of its data.
 
     Returns:
         A note on a damaged checkpoint, or None.

@@ -10,11 +10,7 @@ from lit_ctg.errors import UserError
 
 
 def text_corpus(datamodule: Any, command: str) -> CorpusDataModule:
-    """Return a data module if it reads a text.
-
-    Raises:
-        UserError: it does not; begins with the command that needs one.
-    """
+    """Return a data module if it reads a text (``UserError``: it does not; begins with the command that needs one)."""
     if not isinstance(datamodule, CorpusDataModule):
         raise UserError(f"{command}: a {type(datamodule).__name__} is not a text corpus: pass data=folder data.root=")
     return datamodule

@@ -31,9 +31,7 @@ def run(action: str, datamodule: Any, *, n: int = 5, console: Console | None = N
     """Do one of prepare, info and sample.
 
     Args:
-        action: what to do.
         datamodule: a ``CorpusDataModule``, or a generated clause corpus.
-        n: documents that ``sample`` shows.
         console: where to print; standard output by default.
 
     Raises:

@@ -52,7 +52,6 @@ class RunDirectory:
         return self.path / RECORD
 
     def release(self) -> None:
-        """Release the lock."""
         self.lock.release()
 
     def __enter__(self) -> RunDirectory:
@@ -100,7 +99,6 @@ def claim(
     finished or busy run ends the search.
 
     Args:
-        stem: see ``run_stem``.
         skip_completed: whether a finished run need not be repeated.
         same_corpus: whether the run of a record had the same corpus; a run on another corpus does not count.
 

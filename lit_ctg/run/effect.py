@@ -50,7 +50,6 @@ def effect(module: LightningModule, loaders: Any) -> Effect | None:
 
     Args:
         module: the trained model; one without ``contrast`` (see ``LitLanguageModel``) has no control.
-        loaders: the trainer's ``val_dataloaders``.
     """
     if (contrast := getattr(module, "contrast", None)) is None:
         return None

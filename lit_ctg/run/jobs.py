@@ -41,11 +41,6 @@ def start_job(
 
     A job is a process group (a run on several devices has several processes) and reads a pipe whose only writer is this
     process: when the pipe closes, the job kills its group.
-
-    Args:
-        overrides: of ``lit-ctg train``.
-        log: takes its output.
-        command, environment: another command; more variables.
     """
     return subprocess.Popen(
         [*command, *overrides],

@@ -53,11 +53,7 @@ class Lab:
         self.stop, self.finished, self.busy_until = self.folder / "stop", set[Group](), dict[Group, float]()
 
     def settings(self) -> dict[str, str]:
-        """Return the settings of the last start.
-
-        Raises:
-            UserError: there was none, or they cannot be read.
-        """
+        """Return the settings of the last start (``UserError``: there was none, or they cannot be read)."""
         path = self.folder / "settings.json"
         if not path.exists():
             raise UserError(f"no lab at {self.root}: lit-ctg lab start creates one")
@@ -98,11 +94,7 @@ class Lab:
         return jobs, records, left_out
 
     def work(self) -> None:
-        """Run jobs until none is left or ``stop`` is there.
-
-        Raises:
-            UserError: the disk is full.
-        """
+        """Run jobs until none is left or ``stop`` is there (``UserError``: the disk is full)."""
         running: dict[Group, subprocess.Popen[bytes]] = {}
         with Jobs(1, self.folder / "jobs") as pool:  # whatever ends this ends them
             again = 0.0
@@ -137,11 +129,7 @@ class Lab:
         return bool(running or left or left_out)
 
     def judge(self, job: Group, code: int) -> None:
-        """Note how a job ended.
-
-        Raises:
-            UserError: the disk is full: the other runs would end the same way.
-        """
+        """Note how a job ended (``UserError``: the disk is full: the other runs would end the same way)."""
         if code == BUSY:
             self.busy_until[job] = time.monotonic() + LONGEST  # another process works on it
         elif code == 0 and job not in self.finished:
@@ -189,7 +177,6 @@ class Lab:
 
 
 def title(job: Group) -> str:
-    """Return the name of a run."""
     return f"{job.paper}/{job.name} {job.regime} {job.size} seed {job.seeds[0]}"
 
 
@@ -231,8 +218,6 @@ def start(output_root: str, retry: bool = False, **given: Any) -> list[str]:
     """Start the lab's process if there is none; return the lines of the answer.
 
     Args:
-        output_root: of the lab.
-        retry: try again what failed.
         given: paper, size, local, workers, nice; None means the value of the last start.
 
     Raises:

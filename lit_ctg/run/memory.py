@@ -64,11 +64,6 @@ def build(
 
     Args:
         model: folder or hub name, whose tokenizer is used.
-        out: the folder to write.
-        overrides: of ``data.*``.
-        order: longest n-grams.
-        smoothing: of ``NgramModel.count``.
-        console: where to print.
 
     Raises:
         UserError: whatever corpus, tokenizer or folder raise.
@@ -108,13 +103,9 @@ def fit(
     ``fit.json`` in the folder of the fitted memory keeps the numbers.
 
     Args:
-        model: folder or hub name.
-        memory: folder of the memory.
-        overrides: of ``data.*``.
         out: folder of the fitted memory, by default ``memory``.
         tokens: read at most this many of each split.
         context: tokens that the model reads at a time, at most its context.
-        console: where to print.
         loading: device and precision of the model.
 
     Raises:

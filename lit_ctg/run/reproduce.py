@@ -80,8 +80,6 @@ def load_groups(root: Path, paper: str, size: str, local: str = "local") -> list
     """Return the runs that a paper's manifest lists for one size.
 
     Args:
-        root: the ``experiments`` folder.
-        paper, size: which.
         local: folder of the local data sets.
 
     Raises:
@@ -315,8 +313,6 @@ def planned(
     """Return the runs of a paper, or of all, that have no record, and the records.
 
     Args:
-        paper, size, local: see ``main``.
-        folders: of the records.
         console: where to report a paper that is left out of ``paper=all``.
         left_out: the same lines are added to it.
 
@@ -356,13 +352,9 @@ def main(
     """Run what a paper's tables lack, then print them and write the report; return 0, or 1 if a run failed.
 
     Args:
-        paper: one, or all.
-        size: of the runs.
         local: folder of the real corpora, ``local`` by default.
-        output_root: where runs go.
         records: folders; what has a record there is not repeated. Default: the committed ones and ``output_root``.
         dry_run: only print what would run.
-        console: where to print.
 
     Raises:
         UserError: no such paper or size, or a damaged manifest of the paper that is named.

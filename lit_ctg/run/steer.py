@@ -60,21 +60,6 @@ class Request(Protocol):
     def loading(self) -> Loading: ...
 
 
-def _checked(request: Request) -> dict[str, Any]:
-    """Return the options of ``generate``; refuse those that exclude each other.
-
-    Raises:
-        UserError: as said, or an option that a command line cannot set.
-    """
-    check_mapping("generate", request.generate, dict.fromkeys(OPTIONS, Any))
-    options = {"max_new_tokens": request.max_new_tokens, "do_sample": request.do_sample, **request.generate}
-    check_mapping("generate", options, dict.fromkeys(OPTIONS, Any) | _LIMITS)
-    beams = options.get("num_beams") not in (None, 1)
-    for fault in _conflicts(request, beams and options["do_sample"] is True):
-        raise UserError(fault)
-    return {**options, "do_sample": not beams if options["do_sample"] is None else options["do_sample"]}
-
-
 def _conflicts(request: Request, beams_draw: bool) -> Iterator[str]:
     """Yield what excludes each other."""
     if beams_draw:
@@ -98,7 +83,13 @@ def steer(request: Request) -> list[str]:
     Raises:
         UserError: options that exclude each other; a model, control, prompt or setting that does not exist or fit.
     """
-    options = _checked(request)
+    check_mapping("generate", request.generate, dict.fromkeys(OPTIONS, Any))
+    options = {"max_new_tokens": request.max_new_tokens, "do_sample": request.do_sample, **request.generate}
+    check_mapping("generate", options, dict.fromkeys(OPTIONS, Any) | _LIMITS)
+    beams = options.get("num_beams") not in (None, 1)
+    for fault in _conflicts(request, beams and options["do_sample"] is True):
+        raise UserError(fault)
+    options = {**options, "do_sample": not beams if options["do_sample"] is None else options["do_sample"]}
     lines = [] if request.prompts is None else read_lines(Path(request.prompts), request.control)
     if request.out is not None and request.prompts is not None:
         _check_out(Path(request.out), Path(request.prompts))
@@ -244,7 +235,10 @@ def _file(steered: Steered, lines: Sequence[Line], request: Request, options: Ma
     if "reply_only" in options:
         prompts: list[Any] = [chat_ids(steered.tokenizer, line.prompt, request.system, line.where) for line in lines]
     else:
-        prompts = _as_texts(steered, lines)
+        tokenizer = steered.tokenizer
+        quotes, (start, _) = quoted_special(tokenizer), added_ids(tokenizer)
+        prompts = [[*start, *text_ids(tokenizer, [line.prompt])[0]] if quotes.search(line.prompt) else line.prompt
+                for line in lines]  # fmt: skip
     for line, prompt in zip(lines, prompts, strict=True):  # before the first text, not hours later
         with within(line.where):
             hidden = steered.check(prompt, line.settings, **options)
@@ -275,14 +269,6 @@ def _file(steered: Steered, lines: Sequence[Line], request: Request, options: Ma
         markup=False,
     )
     return texts
-
-
-def _as_texts(steered: Steered, lines: Sequence[Line]) -> list[str | Sequence[int]]:
-    """Return the prompts, as ids where they quote special tokens: text of a file never makes these."""
-    tokenizer = steered.tokenizer
-    quotes, (start, _) = quoted_special(tokenizer), added_ids(tokenizer)
-    return [[*start, *text_ids(tokenizer, [line.prompt])[0]] if quotes.search(line.prompt) else line.prompt
-            for line in lines]  # fmt: skip
 
 
 def _check_out(out: Path, prompts: Path) -> None:
@@ -331,7 +317,6 @@ def _append(
 
 
 def _only(value: Any) -> Any:
-    """Return the value of a list of one."""
     return value[0] if isinstance(value, list) and len(value) == 1 else value
 
 

@@ -27,7 +27,8 @@ def prepared(datamodule: CorpusDataModule, console: Console) -> PackedCorpus:
             return tasks[name]
 
         def fetching(name: str, done: int, total: int | None) -> None:
-            bars.update(task(name), completed=done, total=total, done=_megabytes(done, total))
+            read = f"{done / 1e6:.1f}" if total is None else f"{done / 1e6:.1f} of {total / 1e6:.1f}"
+            bars.update(task(name), completed=done, total=total, done=f"{read} MB")
 
         def packing(name: str, documents: int) -> None:
             bars.update(task(name), completed=documents, done=f"{documents:,} documents")
@@ -37,10 +38,6 @@ def prepared(datamodule: CorpusDataModule, console: Console) -> PackedCorpus:
             return datamodule.prepare(packing)
         finally:
             datamodule.fetching = None
-
-
-def _megabytes(done: int, total: int | None) -> str:
-    return f"{done / 1e6:.1f} MB" if total is None else f"{done / 1e6:.1f} of {total / 1e6:.1f} MB"
 
 
 @contextmanager

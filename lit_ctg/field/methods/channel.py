@@ -34,7 +34,6 @@ class FeatureChannel(ControlMethod):
     Args:
         strengths: the value asked for, from 0 to 1; of ``guided``, the strength of the guidance, with 1 asked for.
         module: makes the module that is trained, from ``vocabulary``, ``backbone``, ``bank`` and ``seed``.
-        learning_rate: of its training.
         frozen: train the adapter at the embedding alone, not the model.
         guided: exaggerate the channel's effect by guidance: channel on minus off (``control/guidance.py``).
 
@@ -58,7 +57,20 @@ class FeatureChannel(ControlMethod):
 
     def fit(self, bench: Bench) -> None:
         vocabulary, backbone = HuggingFaceTokenizer.of(bench.tokenizer), bench.backbone(frozen=self.frozen)
-        module = self.module(vocabulary=vocabulary, backbone=backbone, bank=_bank(bench), seed=bench.seed)
+        words = list(dict.fromkeys(word for grades in bench.graded_words.values() for word in grades))
+        if not words:
+            raise UserError("no word sets the classes apart in the training texts: give more text")
+        columns = {label: [grades.get(word, 0.0) for word in words] for label, grades in bench.graded_words.items()}
+        held_out = sorted({word for own in bench.held_out_words.values() for word in own})
+        asked = {f"to_{label}": Graded(column=label, group="class") for label in columns}
+        mood = {f"mood_{label}": Recent(column=label) for label in columns}
+        lexicon = Lexicon.of(words, columns, [""] * len(words), held_out)
+        module = self.module(
+            vocabulary=vocabulary,
+            backbone=backbone,
+            bank=FeatureBank(lexicon=lexicon, features={**asked, **mood}, centres=CENTRES, temperature=TEMPERATURE),
+            seed=bench.seed,
+        )
         trained = {name: value for name, value in module.named_parameters() if value.requires_grad}
         stream = bench.stream()
 
@@ -88,16 +100,3 @@ class FeatureChannel(ControlMethod):
 
     def parameters(self) -> int:
         return self.learned
-
-
-def _bank(bench: Bench) -> FeatureBank:
-    """Return two features for each class: one that can be asked for, and the mood of the text."""
-    words = list(dict.fromkeys(word for grades in bench.graded_words.values() for word in grades))
-    if not words:
-        raise UserError("no word sets the classes apart in the training texts: give more text")
-    columns = {label: [grades.get(word, 0.0) for word in words] for label, grades in bench.graded_words.items()}
-    held_out = sorted({word for own in bench.held_out_words.values() for word in own})
-    asked = {f"to_{label}": Graded(column=label, group="class") for label in columns}
-    mood = {f"mood_{label}": Recent(column=label) for label in columns}
-    lexicon = Lexicon.of(words, columns, [""] * len(words), held_out)
-    return FeatureBank(lexicon=lexicon, features={**asked, **mood}, centres=CENTRES, temperature=TEMPERATURE)

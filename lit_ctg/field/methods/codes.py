@@ -64,7 +64,6 @@ class NeuronCodes(_Codes):
     """A code for each class, fed into layers: c W_c is added to their output (control codes, sec. 3.3).
 
     Args:
-        code: size of a code.
         layers: suffixes of the names of the layers.
     """
 

@@ -26,8 +26,6 @@ class Fudge(ControlMethod):
     its passages by heart.
 
     Args:
-        dim: of the classifier.
-        steps, batch, learning_rate: of its training.
         longest: maximum tokens read of a passage.
         candidates: number of most likely tokens considered in decoding.
     """

@@ -25,8 +25,6 @@ class GradientSteering(ControlMethod):
     Args:
         steps: of each move (Dathathri et al., 2020, sec. 3.3: 3 to 10).
         kl: weight of the divergence to the bare model's distribution (theirs: 0.01).
-        updates, batch, learning_rate: of the classifier's training.
-        longest: tokens read of a passage.
         places: states taken of a passage, at random, so that it knows beginnings too.
     """
 

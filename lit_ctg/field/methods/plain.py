@@ -23,12 +23,7 @@ class Bare(Method):
 
 
 class Prefix(Method):
-    """Puts training passages of the class before the prompt; the strength is their number.
-
-    Args:
-        strengths: whole numbers.
-        words: of each passage.
-    """
+    """Puts training passages of the class before the prompt; the strength is their number."""
 
     def __init__(self, *, strengths: Sequence[Positive], words: Count) -> None:
         super().__init__(strengths=strengths)

@@ -60,9 +60,7 @@ class LoRA(ControlMethod):
     """Low-rank adapters trained on the texts of the class with peft; the strength multiplies their output.
 
     Args:
-        rank: of the adapters.
         alpha: peft's ``lora_alpha``.
-        learning_rate: of their training.
     """
 
     def __init__(
@@ -104,12 +102,7 @@ class OfClassModels(ControlMethod):
 
 
 class DExperts(OfClassModels):
-    """The expert of the class against those of the others (Liu et al., 2021): ``control/class_models.py``.
-
-    Args:
-        strengths: see ``Method``.
-        filter_p: of ``Experts``.
-    """
+    """The expert of the class against those of the others (Liu et al., 2021): ``control/class_models.py``."""
 
     def __init__(self, *, strengths: Sequence[Positive], filter_p: Nucleus) -> None:
         super().__init__(strengths=strengths)

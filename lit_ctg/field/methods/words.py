@@ -70,7 +70,6 @@ class ClassMemory(ControlMethod):
 
     Args:
         strengths: weights from 0 to 1.
-        order: longest n-grams.
     """
 
     def __init__(self, *, strengths: Sequence[Positive], order: Count) -> None:

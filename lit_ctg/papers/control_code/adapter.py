@@ -36,7 +36,6 @@ class CodeAdapterModule(SourceModel):
 
     Args:
         vocabulary: the model's own tokenizer.
-        backbone: the model.
         corpus: name of the corpus, for run names and messages.
         codes: number of sources S.
         injection: ``neuron`` or ``prompt``.
@@ -44,8 +43,6 @@ class CodeAdapterModule(SourceModel):
         layers: suffixes of the names of the linear layers that take the code; None: the feed-forward part of every
             block.
         output: the output layer also takes it.
-        seed: of codes and weights.
-        settings: fields of ``AdamW``.
 
     Attributes:
         places: P in the prompt arm, 0 in the other.
@@ -96,7 +93,6 @@ class CodeAdapterModule(SourceModel):
 
     @property
     def output(self) -> nn.Module:
-        """The output layer of the model."""
         return self.backbone.model.get_output_embeddings()
 
     @property
@@ -153,14 +149,12 @@ class CodeAdapterModule(SourceModel):
             return self.backbone.head(hidden_BTD)
 
     def forward(self, batch: Batch) -> LMOutput:
-        """Score every position."""
         ids_BT = batch["input_ids_BT"]
         state = self.start(len(ids_BT), self.weights(batch))
         hidden_BTD = self.hidden(ids_BT, state)
         return LMOutput(self.scores(hidden_BTD, state), hidden_BTD)
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the mean cross-entropy as "loss"."""
         scores_BTV = self(batch).scores_BTV
         return {"loss": mean_cross_entropy(scores_BTV, batch["target_ids_BT"], batch["mask_target_BT"])}
 
@@ -191,9 +185,7 @@ def code_layers(model: Any, ends: Sequence[str] | None, output: bool) -> dict[st
     """Return the layers of a model that take a code, with their output sizes.
 
     Args:
-        model: a Hugging Face causal LM.
         ends: suffixes of the names of linear layers; None: the feed-forward part of every block.
-        output: include the output layer.
 
     Raises:
         UserError: a suffix without a layer, one that is not of linear layers, or no layer at all.

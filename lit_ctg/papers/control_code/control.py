@@ -65,10 +65,7 @@ class NeuronCodes(_Codes):
     """Feeds the code of a source into layers of a frozen model by adding c W_c to their output.
 
     Args:
-        sources: their names.
-        codes_SC: one code each.
         weights: path of a layer in the model (``transformer.h.0.mlp.c_fc``) -> W_c, [O, C].
-        name: see ``Control``.
     """
 
     kind = "neuron_codes"
@@ -132,8 +129,6 @@ class _Added:
     Attention masks padding anyway; a recurrent state and a convolution run over it.
 
     Args:
-        added_BO: the vectors.
-        off_B: rows that get none.
         prefix: knows the padding; None: padding follows the text, and no token sees it.
     """
 
@@ -163,9 +158,7 @@ class SoftPrompt(_Codes):
     """Puts soft prompts of a source before the text; only in ``Steered``, which reserves places for them.
 
     Args:
-        sources: their names.
         prompts_SPD: P embeddings per source.
-        name: see ``Control``.
     """
 
     kind = "soft_prompt"
@@ -244,11 +237,7 @@ def of_run(module: Any, datamodule: Any, decoding: Any) -> Control:
 
 
 def output_size(layer: nn.Module) -> int:
-    """Return the output size of a linear layer or of a mixture of experts.
-
-    Raises:
-        UserError: it is neither.
-    """
+    """Return the output size of a linear layer or of a mixture of experts (``UserError``: it is neither)."""
     if (sizes := linear_sizes(layer)) is not None:
         return sizes[1]
     if (size := mixture_size(layer)) is not None:

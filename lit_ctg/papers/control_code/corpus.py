@@ -92,7 +92,6 @@ class TailDataModule(CorpusDataModule):
     Args:
         val_fraction, test_fraction: share of each source, from its end, cut at line ends. A test share of 0 means that
             testing reads the validation part, as in the paper.
-        options: see ``CorpusDataModule``.
     """
 
     def __init__(self, *, val_fraction: Fraction, test_fraction: Fraction, **options: Any) -> None:
@@ -100,7 +99,6 @@ class TailDataModule(CorpusDataModule):
         self.val_fraction, self.test_fraction = check_fractions(val_fraction, test_fraction)
 
     def part(self, text: str, split: str) -> str:
-        """Return a split of one source's text."""
         return tail_text(text, split, self.val_fraction, self.test_fraction)
 
 
@@ -108,14 +106,12 @@ class GutenbergDataModule(TailDataModule):
     """Several books, each a source with its control code; the last part of each is for evaluation.
 
     Args:
-        collection: one of ``collections``.
         collections: names of the books of each collection.
         books: Project Gutenberg's number of each book; ``None`` for a book that only local folders have.
         characters: name -> number of first characters to which a book is cut; ``None`` takes all of it.
         sha256: checksum of the file of a number, for source=hub; otherwise that of the first download is stored and
             checked from then on (Project Gutenberg revises its texts in place, without revision numbers).
         mirror: address of Project Gutenberg or a mirror of its ``cache/epub`` tree.
-        options: see ``TailDataModule``.
     """
 
     name = "gutenberg"
@@ -227,7 +223,6 @@ class ScriptsDataModule(TailDataModule):
 
     Args:
         styles: news and blog, in the order of their control codes and of unshuffled training.
-        options: see ``TailDataModule``.
     """
 
     name = stored = "scripts"

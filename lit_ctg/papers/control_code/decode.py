@@ -141,12 +141,10 @@ class CodeGenerator(Generator[GeneratedText]):
         return [self.blend(control) if control else alike for control in controls]
 
     def model(self, prompts: Sequence[Sequence[int]], routes: Collection[str]) -> CodeSteps:
-        """Return the step model for these settings."""
         lengths = [len(prompt) for prompt in prompts] if self.decoding.forget_prompt else None
         return CodeSteps(self.module, lengths, self.decoding.causal)
 
     def text(self, ids: list[int], prompt_length: int, control: dict[str, Any]) -> GeneratedText:
-        """Return prompt and continuation."""
         return GeneratedText(self.vocabulary.decode(ids), tuple(ids), prompt_length, control)
 
     @property
@@ -171,7 +169,6 @@ class CodeGenerator(Generator[GeneratedText]):
             prompts: at least one id each.
             codes_BS: weights of the sources, one row per prompt.
             seed: of the draws; None takes the best token (even with ``as_published`` settings).
-            max_new_tokens: length of a continuation.
 
         Raises:
             UserError: a text is longer than the network's positions.
@@ -248,7 +245,6 @@ class CodeSteps:
     """A ControlCodeModule as a ``StepModel`` under blends of codes.
 
     Args:
-        module: the model.
         forget_after: lengths of prompts that are dropped after the first new token; None keeps them.
         causal: False lets earlier positions see later ones; the prefix is then reread for every token.
     """
@@ -260,7 +256,6 @@ class CodeSteps:
 
     @property
     def device(self) -> torch.device:
-        """The device of the ids."""
         return self.module.device
 
     def start(self, batch_size: int, controls: Sequence[Blend]) -> StepsState:
@@ -278,7 +273,21 @@ class CodeSteps:
         ids_N1 = ids_B1[state.row_N]
         if self.anew:
             state.ids.append(ids_N1)
-            scores_NV = self._read_anew(torch.cat(state.ids, dim=1), state)
+            ids_NT = torch.cat(state.ids, dim=1)
+            column, network = ids_NT.shape[1], state.network
+            dropped = [0] * state.texts
+            if self.forget_after is not None:
+                dropped = [length if column > length else 0 for length in self.forget_after]
+            first_N = torch.tensor(dropped, device=ids_NT.device)[state.row_N]
+            parts: list[tuple[Tensor, Tensor]] = []
+            for first in first_N.unique().tolist():
+                rows = (first_N == first).nonzero().squeeze(1)
+                code, token = (None if part is None else part[rows] for part in (network.code_BC, network.token_BD))
+                alike = CodeState(code, token)
+                hidden_BTD = self.module.hidden(ids_NT[rows, first:], alike, causal=self.causal, alone=True)
+                parts.append((rows, self.module.scores(hidden_BTD[:, -1:], alike).squeeze(1)))
+            rows_N, scores_NV = (torch.cat(part) for part in zip(*parts, strict=True))
+            scores_NV = scores_NV[rows_N.argsort()]
         else:
             scores_NV, state.network = self.module.step(ids_N1, state.network)
         if len(state.row_N) == state.texts:
@@ -287,23 +296,6 @@ class CodeSteps:
         # log of the sum over each text's distributions
         blended = [shared_NV[state.row_N == row].logsumexp(0) for row in range(state.texts)]
         return torch.stack(blended), state
-
-    def _read_anew(self, ids_NT: Tensor, state: StepsState) -> Tensor:
-        """Return scores after the last column from whole prefixes, with rows of equal length together."""
-        column, network = ids_NT.shape[1], state.network
-        dropped = [0] * state.texts
-        if self.forget_after is not None:
-            dropped = [length if column > length else 0 for length in self.forget_after]
-        first_N = torch.tensor(dropped, device=ids_NT.device)[state.row_N]
-        parts: list[tuple[Tensor, Tensor]] = []
-        for first in first_N.unique().tolist():
-            rows = (first_N == first).nonzero().squeeze(1)
-            code, token = (None if part is None else part[rows] for part in (network.code_BC, network.token_BD))
-            alike = CodeState(code, token)
-            hidden_BTD = self.module.hidden(ids_NT[rows, first:], alike, causal=self.causal, alone=True)
-            parts.append((rows, self.module.scores(hidden_BTD[:, -1:], alike).squeeze(1)))
-        rows_N, scores_NV = (torch.cat(part) for part in zip(*parts, strict=True))
-        return scores_NV[rows_N.argsort()]
 
 
 class Exclude(ScoreRule):

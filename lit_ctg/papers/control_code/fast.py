@@ -25,8 +25,6 @@ def code_linear(x_BTD: Tensor, code_BC: Tensor, weight: Tensor, bias: Tensor) ->
     """Return [x; c] W + b, [B, T, O].
 
     Args:
-        x_BTD: inputs.
-        code_BC: codes.
         weight: W transposed, [O, D + C].
         bias: b, [O].
     """
@@ -42,11 +40,8 @@ def cross_entropy(
     The scores of all tokens never exist at the same time.
 
     Args:
-        hidden_BTD: last hidden states.
         code_BC: codes; None if the output layer takes none.
         weight, bias: of the output layer, [V, D + C] and [V].
-        target_BT: next tokens.
-        mask_BT: which of them count.
     """
     size, length, dim = hidden_BTD.shape
     own, of_code = weight.split([dim, weight.shape[1] - dim], dim=1)

@@ -39,7 +39,6 @@ class CrossEntropy(Perplexity):
     unit = "nats"
 
     def transform(self, nats: Tensor) -> Tensor:
-        """Return nats."""
         return nats
 
 
@@ -48,7 +47,6 @@ class SourcePerplexity(RatioMetric):
 
     Args:
         sources: names of the control codes, in order; by default ``bind`` takes them from the data module.
-        mask: as for ``Perplexity``.
     """
 
     unit = "perplexity"
@@ -76,7 +74,6 @@ class SourcePerplexity(RatioMetric):
         self.add_rows(nll_BK, mine_BK * mask_BT.sum(1, keepdim=True))
 
     def update_from(self, output: Any, batch: Mapping[str, Tensor]) -> None:
-        """Read ``output.scores_BTV`` and the batch's targets, mask and control codes."""
         code_B = codes_of(batch, "metric SourcePerplexity")
         self.update(output.scores_BTV, batch["target_ids_BT"], pick_mask(batch, self.mask), code_B)
 
@@ -247,7 +244,6 @@ class BertScore(GenerationMean):
         path: folder of a BERT-like encoder with its tokenizer (Hugging Face layout); nothing is downloaded.
         layers: hidden layer to compare (17 for roberta-large, bert-score's choice); the last one by default.
         baseline: bert-score's ``rescale_baseline/<language>/<model>.tsv``; without it scores are not rescaled.
-        batch_size: texts encoded at a time.
     """
 
     unit = "F1"
@@ -277,11 +273,7 @@ class BertScore(GenerationMean):
         return None
 
     def update(self, texts: Sequence[str], references: Sequence[str]) -> None:
-        """Score each text against its reference.
-
-        Raises:
-            ValueError: not as many references as texts.
-        """
+        """Score each text against its reference (``ValueError``: not as many references as texts)."""
         from torchmetrics.functional.text import bert_score
 
         pairs = [(t, r) for t, r in zip(texts, references, strict=True) if t.strip() and r.strip()]
@@ -310,7 +302,6 @@ class SourceClassifier:
     A token that a text contains n times has the term frequency 1 + ln n.
 
     Args:
-        vocabulary_size: number of token ids.
         ignored: ids that do not count, e.g. ``<unk>``, which training text lacks.
     """
 

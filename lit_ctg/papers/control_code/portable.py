@@ -182,7 +182,6 @@ def generation(decoding: Mapping[str, Any], *, never: Sequence[int]) -> dict[str
 
     Args:
         decoding: ``choice``, ``top_k``, ``top_p``, ``new_tokens`` (see ``CodeDecoding``).
-        never: ids that are never written.
     """
     # texts end by their length alone
     options: dict[str, Any] = {"max_new_tokens": decoding["new_tokens"], "suppress_tokens": list(never) or None,

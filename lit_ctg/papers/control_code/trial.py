@@ -58,11 +58,7 @@ class Prompt:
 
 
 def source_texts(datamodule: Any, split: str) -> dict[int, np.ndarray]:
-    """Return source -> its token ids in a split.
-
-    Raises:
-        UserError: the split mixes its sources.
-    """
+    """Return source -> its token ids in a split (``UserError``: the split mixes its sources)."""
     batches = datamodule.batches(split)
     ids_T = batches.packed.ids(split)
     return {source: ids_T[first:stop] for source, first, stop in batches.source_ranges()}
@@ -83,7 +79,6 @@ def prompts_of(
     Args:
         datamodule: set up, with ``data.by_source``.
         n: total number of prompts, at least one per source.
-        prompt_tokens, new_tokens: lengths of prompt and reference.
         prompts_from: ``held_out`` is the validation part; ``whole_text`` training and validation part, as for the
             authors, so that nearly all prompts were trained on.
 
@@ -178,11 +173,9 @@ class TrainingCurve:
         return dict(zip(CURVE_UNITS, values, strict=True))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the sums of an unfinished epoch."""
         return {"sums": self.sums.tolist()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from these sums."""
         self.sums = torch.tensor(state["sums"], dtype=torch.float64)
 
 
@@ -204,14 +197,12 @@ class CodeTrial(Checked, Callback):
 
     Args:
         prompts: their number, spread over the sources and the text.
-        prompt_tokens: of each prompt.
         new_tokens: of each generation; degeneracy and variation depend on it.
         prompts_from: ``held_out`` or ``whole_text``, see ``prompts_of``.
         bleu_references: ``aligned`` or ``flat``, see ``Bleu``.
         decoding: an object whose ``generator(module, datamodule)`` returns the generator.
         seed: of sampled generations; they neither read nor advance the global random state.
         epochs: after these epochs of training the generations also run, into ``history`` (Table 3).
-        bertscore: arguments of ``BertScore``.
         judge_chunks: chunks per source from which the source classifier learns.
         samples_kept: generations kept per (mode, source, code).
         test: at the end measure the test text, too (``test/...``): where validation text chose the weights.
@@ -262,7 +253,6 @@ class CodeTrial(Checked, Callback):
         return {"history": self.history, "curve": self.curve.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the history of the epochs before the interruption."""
         self.history = state_dict["history"]
         self.curve.load_state_dict(state_dict["curve"])
 
@@ -279,12 +269,10 @@ class CodeTrial(Checked, Callback):
         self.curve.add(loss.detach() * trainer.accumulate_grad_batches, batch["mask_target_BT"].sum())
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Add the epoch's training loss and perplexity to the history."""
         for name, value in self.curve.close(trainer.strategy).items():
             self.history.setdefault(name, []).append([trainer.current_epoch + 1, value])
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start from empty sums if the code-swap gap is measured."""
         sources = datamodule_of(trainer).sources
         wanted = trainer.state.fn == "validate" and len(sources) > 1
         self.gap = CodeSwapGap(sources=sources) if wanted else None
@@ -477,7 +465,6 @@ def _exp(nats: float) -> float:
 
 
 def _token_metrics(generations: Sequence[Sequence[int]]) -> dict[str, MetricResult]:
-    """Return variation and degeneracy of some generations."""
     measured = {"variation": Variation(sync_on_compute=False), "degeneracy": Degeneracy(sync_on_compute=False)}
     for metric in measured.values():
         metric.update(generations)

@@ -36,11 +36,6 @@ def recompute(record: RunRecord) -> Iterator[Recomputed]:
         times = LEARNED if known["trial/learned"]["version"] > 1 else 1.0  # earlier rule: any perplexity below it
         learned = value_of(record, "val/perplexity") < times * value_of(record, "reference/unigram_perplexity")
         yield exactly("trial/learned", float(learned), f"perplexity below {times:g} of word frequencies'")
-    yield from _texts(record)
-
-
-def _texts(record: RunRecord) -> Iterator[Recomputed]:
-    """Recount the committed continuations under their own source's code; whitespace tokens are indistinguishable."""
     for mode in MODES:
         own = [s for s in record.samples if s.get("mode") == mode and s.get("source") == s.get("code")]
         texts = [sample["text"].split(" ") for sample in own]

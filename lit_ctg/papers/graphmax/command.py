@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from omegaconf import DictConfig
-
 from lit_ctg.command import Command, option
 from lit_ctg.config import compose
 from lit_ctg.data.corpus import CorpusDataModule
@@ -48,7 +46,8 @@ class Graph(Command):
         datamodule = build_datamodule(cfg)
         if not isinstance(datamodule, CorpusDataModule):
             raise UserError(f"data graph cannot count a {type(datamodule).__name__}: it is not a text corpus")
-        corpus = _scene_corpus(cfg, datamodule)
+        scene = None if cfg.model is None else cfg.model.get("scene")
+        corpus = datamodule if scene is None else instantiate(scene.corpus, "model.scene.corpus")
         # of a translation corpus the side that is written
         split = self.split or ("train" if "train" in corpus.splits else "train.target")
         check_value("split", split, Annotated[str, Choice(corpus.splits)])
@@ -58,11 +57,6 @@ class Graph(Command):
         graph.save(Path(self.out))
         _show(graph, Path(self.out), datamodule, console or Console())
         return graph
-
-
-def _scene_corpus(cfg: DictConfig, datamodule: CorpusDataModule) -> CorpusDataModule:
-    scene = None if cfg.model is None else cfg.model.get("scene")
-    return datamodule if scene is None else instantiate(scene.corpus, "model.scene.corpus")
 
 
 def _show(graph: CooccurrenceGraph, out: Path, datamodule: CorpusDataModule, console: Console) -> None:

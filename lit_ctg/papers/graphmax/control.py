@@ -32,7 +32,6 @@ class Graphmax(Control):
         variant: output layer, a name of ``variant.NAMES``.
         lam: the default strength lambda (sec. 5.1 sets 1).
         published: numbers of Algorithm 1, for ``variant="algorithm_one"``.
-        name: see ``Control``.
 
     Raises:
         UserError: no such variant, or one without effect.
@@ -58,13 +57,7 @@ class Graphmax(Control):
 
     @classmethod
     def counted(cls, texts: Sequence[Sequence[int]], size: int, **options: Any) -> Graphmax:
-        """Return the control over the word pairs of texts.
-
-        Args:
-            texts: token ids of each.
-            size: of the vocabulary.
-            options: see the class.
-        """
+        """Return the control over the word pairs of texts."""
         return cls(CooccurrenceGraph.from_token_ids(texts, size), **options)
 
     @property
@@ -73,7 +66,6 @@ class Graphmax(Control):
 
     @cached_property
     def layer(self) -> Variant:
-        """The output layer."""
         return chosen(self.variant, variants(self.graph, published=self.published))
 
     def rule(self, values: Values, prefix: Prefix) -> ScoreRule:

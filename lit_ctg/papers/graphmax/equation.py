@@ -218,7 +218,10 @@ def _solve_rows(
         # nothing to join
         solution = solve(operator, logits_BV, strength_B1, warm_start_BV=warm_BV, **settings)
     else:
-        solution = _unsolved(logits_BV, len(rows_b) < len(logits_BV))
+        some_at_zero = len(rows_b) < len(logits_BV)
+        log_probs_BV = logits_BV.log_softmax(dim=-1) if some_at_zero else torch.empty_like(logits_BV)
+        zeros_B = torch.zeros(len(logits_BV), dtype=torch.long, device=logits_BV.device)
+        solution = Solution(log_probs_BV, zeros_B.double(), zeros_B, zeros_B.clone())
         for some_b in rows_b.split(at_once):
             warm_bV = None if warm_BV is None else warm_BV[some_b]
             part = solve(operator, logits_BV[some_b], strength_B1[some_b], warm_start_BV=warm_bV, **settings)
@@ -230,13 +233,6 @@ def _solve_rows(
         better_b = ~(found.gap_B <= part.gap_B)
         _overwrite(solution, hard_b[better_b], Solution(*(rows[better_b] for rows in part)))
     return solution
-
-
-def _unsolved(logits_BV: Tensor, some_at_zero: bool) -> Solution:
-    """Return softmax, which is graphmax at strength 0 and costs nothing, or rows to be overwritten."""
-    log_probs_BV = logits_BV.log_softmax(dim=-1) if some_at_zero else torch.empty_like(logits_BV)
-    zeros_B = torch.zeros(len(logits_BV), dtype=torch.long, device=logits_BV.device)
-    return Solution(log_probs_BV, zeros_B.double(), zeros_B, zeros_B.clone())
 
 
 def _overwrite(solution: Solution, rows_b: Tensor, part: Solution) -> None:
@@ -298,7 +294,16 @@ class ImplicitGraphmax(torch.autograd.Function):
             if ctx.needs_input_grad[1]:
                 grad_strength_B1 = -2 * (grad_z_BV * operator.product(x_BV)).sum(dim=-1, keepdim=True)
             if ctx.needs_input_grad[2]:
-                grad_weights_E = _weight_gradient(operator, ctx.edges, x_BV, strength_B1 * grad_z_BV)
+                scaled_BV = strength_B1 * grad_z_BV
+                residual_BV, image_BV = operator.difference(x_BV), operator.difference(scaled_BV)
+                total_E = torch.zeros(len(ctx.edges.row_E), dtype=x_BV.dtype, device=x_BV.device)
+                # row by row: the full [B, E] would be large
+                for x_V, scaled_V, residual_V, image_V in zip(x_BV, scaled_BV, residual_BV, image_BV, strict=True):
+                    total_E += (
+                        residual_V[ctx.edges.row_E] * scaled_V[ctx.edges.column_E]
+                        + image_V[ctx.edges.row_E] * x_V[ctx.edges.column_E]
+                    )
+                grad_weights_E = 2 * total_E
         return (grad_z_BV if ctx.needs_input_grad[0] else None), grad_strength_B1, grad_weights_E, None, None, None
 
 
@@ -321,12 +326,3 @@ def pull_back(
         max_iterations=GRADIENT_CG_ITERATIONS,
     )
     return q_BV - 2 * strength_B1 * solution.direction_BN
-
-
-def _weight_gradient(operator: GraphOperator, edges: EdgeIndex, x_BV: Tensor, scaled_BV: Tensor) -> Tensor:
-    residual_BV, image_BV = operator.difference(x_BV), operator.difference(scaled_BV)
-    total_E = torch.zeros(len(edges.row_E), dtype=x_BV.dtype, device=x_BV.device)
-    # row by row: the full [B, E] would be large
-    for x_V, scaled_V, residual_V, image_V in zip(x_BV, scaled_BV, residual_BV, image_BV, strict=True):
-        total_E += residual_V[edges.row_E] * scaled_V[edges.column_E] + image_V[edges.row_E] * x_V[edges.column_E]
-    return 2 * total_E

@@ -189,7 +189,6 @@ class GraphOperator:
 
     @property
     def vocab_size(self) -> int:
-        """V."""
         return len(self.diagonal_V)
 
     def difference(self, x_BV: Tensor) -> Tensor:
@@ -220,7 +219,6 @@ class GraphOperator:
 
     @property
     def megabytes(self) -> float:
-        """Memory in MB."""
         dense = [self.diagonal_V, self.extra_diagonal_V, self.hubs_K, self.gram_KK, self.is_hub_V]
         return (self.matrices.nbytes + sum(part.numel() * part.element_size() for part in dense)) / 1e6
 
@@ -312,7 +310,6 @@ class CooccurrenceGraph:
         Args:
             sequences: the token ids of each text; read once, never held in full.
             vocab_size: V.
-            counting: fields of ``Counting``.
 
         Raises:
             UserError: an empty corpus, an id that is not in the vocabulary, an argument out of range.
@@ -377,12 +374,10 @@ class CooccurrenceGraph:
 
     @property
     def vocab_size(self) -> int:
-        """V."""
         return self.matrix.shape[0]
 
     @property
     def edges(self) -> int:
-        """Number of weights that are not zero."""
         return self.matrix.nnz
 
     @property
@@ -407,11 +402,7 @@ class CooccurrenceGraph:
         return torch.from_numpy(self.matrix[self._checked_ids(last_ids_B)].toarray()).to(like)
 
     def successor_entries(self, last_ids_B: torch.Tensor, like: torch.Tensor) -> Successors:
-        """Return the same rows without their zeros.
-
-        Raises:
-            UserError: see ``successors``.
-        """
+        """Return the same rows without their zeros (``UserError``: see ``successors``)."""
         ids_B = self._checked_ids(last_ids_B)
         first_B = self.matrix.indptr[ids_B].astype(np.int64)
         count_B1 = (self.matrix.indptr[ids_B + 1] - first_B)[:, None]
@@ -470,7 +461,21 @@ class CooccurrenceGraph:
         """
         if not isinstance(information, dict):
             raise ValueError("its information is not a mapping")
-        matrix, total_V = _checked(arrays, size)
+        # every pointer and column is checked: scipy and the kernels read memory through them without checks
+        row, column, weight, total_V = arrays["row"], arrays["column"], arrays["weight"], arrays.get("total")
+        if not 1 <= size < 2**31:
+            raise ValueError(f"a vocabulary of {size}")
+        if any(part.ndim != 1 for part in (row, column, weight)) or len(row) != size + 1:
+            raise ValueError(f"{row.shape} row pointers for a vocabulary of {size}")
+        if row.dtype.kind != "i" or column.dtype.kind != "i" or weight.dtype.kind != "f":
+            raise ValueError(f"{row.dtype} pointers, {column.dtype} columns, {weight.dtype} weights")
+        if row[0] != 0 or row[-1] != len(column) or len(column) != len(weight) or (np.diff(row) < 0).any():
+            raise ValueError("row pointers that do not fit its columns")
+        if len(column) and (column.min() < 0 or column.max() >= size):
+            raise ValueError(f"a column outside the vocabulary of {size}")
+        if total_V is not None and (total_V.shape != (size,) or not (np.isfinite(total_V) & (total_V >= 0)).all()):
+            raise ValueError("totals that do not fit its vocabulary")
+        matrix = sp.csr_array((weight, column, row), shape=(size, size))
         return replace(cls.from_matrix(matrix), information=information, total_V=total_V)
 
     def save(self, path: str | Path) -> None:
@@ -512,31 +517,6 @@ class CooccurrenceGraph:
         except (OSError, SafetensorError, UserError, TypeError, ValueError, OverflowError, RecursionError) as error:
             reason = " ".join(str(error).split())[:160]
         raise UserError(f"the scene graph {path} is missing or damaged ({reason}): write it with lit-ctg data graph")
-
-
-def _checked(tensors: dict[str, np.ndarray], size: int) -> tuple[sp.csr_array, np.ndarray | None]:
-    """Return matrix and totals of a file.
-
-    Every pointer and column is checked: scipy and the kernels read memory through them without checks.
-
-    Raises:
-        ValueError: a tensor does not fit the others.
-        KeyError: a tensor that is missing.
-    """
-    row, column, weight, total_V = tensors["row"], tensors["column"], tensors["weight"], tensors.get("total")
-    if not 1 <= size < 2**31:
-        raise ValueError(f"a vocabulary of {size}")
-    if any(part.ndim != 1 for part in (row, column, weight)) or len(row) != size + 1:
-        raise ValueError(f"{row.shape} row pointers for a vocabulary of {size}")
-    if row.dtype.kind != "i" or column.dtype.kind != "i" or weight.dtype.kind != "f":
-        raise ValueError(f"{row.dtype} pointers, {column.dtype} columns, {weight.dtype} weights")
-    if row[0] != 0 or row[-1] != len(column) or len(column) != len(weight) or (np.diff(row) < 0).any():
-        raise ValueError("row pointers that do not fit its columns")
-    if len(column) and (column.min() < 0 or column.max() >= size):
-        raise ValueError(f"a column outside the vocabulary of {size}")
-    if total_V is not None and (total_V.shape != (size,) or not (np.isfinite(total_V) & (total_V >= 0)).all()):
-        raise ValueError("totals that do not fit its vocabulary")
-    return sp.csr_array((weight, column, row), shape=(size, size)), total_V
 
 
 def _normalized(counts: sp.csr_array, normalization: str) -> sp.csr_array:
@@ -625,10 +605,7 @@ class SceneGraph:
 
     Args:
         corpus: the scene corpus; its texts are used, its tokenizer is not. None if ``path`` is given.
-        split: which of its splits.
         path: a graph that ``lit-ctg data graph`` wrote, to read instead.
-        fast: see ``CooccurrenceGraph``.
-        counting: fields of ``Counting``.
     """
 
     def __init__(

@@ -36,7 +36,6 @@ def words_of(text: str) -> list[str]:
 
 
 def ngrams(words: Words, order: int) -> Counter[tuple[str, ...]]:
-    """Count the n-grams of one text."""
     return Counter(zip(*(words[start:] for start in range(order)), strict=False))
 
 
@@ -45,7 +44,6 @@ class References:
 
     Args:
         texts: words of each reference, at least one.
-        orders: the largest n.
     """
 
     def __init__(self, texts: Iterable[Words], orders: int = 5) -> None:
@@ -75,7 +73,6 @@ class NgramBleu(LitMetric):
     """Corpus BLEU-n for n = 2 .. ``orders`` (uniform weights over 1..n, brevity penalty), and precision of each n.
 
     Args:
-        references: the texts to compare with.
         orders: the largest n, at most that of the references.
     """
 
@@ -171,7 +168,6 @@ class HuggingFaceJudge:
 
     Args:
         path: a folder with model and tokenizer, or a hub name.
-        revision: commit on the hub.
 
     Raises:
         UserError: nothing to load there, or a tokenizer without the positions of its tokens in the text.

@@ -28,7 +28,6 @@ def project_on_simplex(a_BV: Tensor, sort: str = "descending") -> Tensor:
     """Return ``max(a + gamma, 0)`` of each row, gamma from the sorted entries b as in steps 4 to 7 of Algorithm 1.
 
     Args:
-        a_BV: any finite rows.
         sort: ``descending`` gives the projection; ``ascending`` is what sec. 3.2 prints (``b_1 <= ... <= b_N``), whose
             output does not sum to 1.
     """

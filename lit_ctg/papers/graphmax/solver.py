@@ -158,7 +158,6 @@ class _Problem(NamedTuple):
     strength_B1: Tensor
 
     def rows(self, index: Tensor) -> _Problem:
-        """Return some rows."""
         return _Problem(self.operator, *(part[index] for part in self[1:]))
 
 
@@ -201,11 +200,9 @@ class _Point:
 
     @property
     def parts(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Log x, y and gap."""
         return self.found_BV, self.y_BV, self.gap_B
 
     def rows(self, index: Tensor) -> _Point:
-        """Return some rows."""
         log_x_BV = None if self.log_x_BV is None else self.log_x_BV[index]
         point = _Point(log_x_BV, self.y_BV[index], self.gap_B[index], self.products_B[index])
         point.iterations_B = self.iterations_B[index]

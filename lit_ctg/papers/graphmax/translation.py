@@ -132,7 +132,6 @@ class TranslationModel(LitLanguageModel):
         """Return the target ids of each sentence without <bos> and <eos>: greedy, or by beam search.
 
         Args:
-            source_ids_BS, mask_source_BS: as in a batch.
             rule: applied to the scores; None for softmax. Beam search passes it log-probabilities.
             beams: 1 is greedy.
             max_new_tokens: maximum length.
@@ -176,10 +175,8 @@ class GraphmaxTranslationModule(TranslationModel):
 
     Args:
         vocabulary: of both languages; needs <pad>, <bos> and <eos>.
-        label_smoothing: of the training loss.
         scene: the source of the graph of the target language; None counts the target side of the training split.
         published: numbers of Algorithm 1.
-        settings: fields of ``Shape`` and ``AdamW``.
 
     Raises:
         UserError: a vocabulary without those tokens.
@@ -225,7 +222,6 @@ class GraphmaxTranslationModule(TranslationModel):
         self.network = BartForConditionalGeneration(config)
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
-        """AdamW with warm-up and cosine."""
         return self.adamw.configure(self)
 
 
@@ -240,7 +236,6 @@ class PretrainedTranslationModule(TranslationModel):
     Args:
         vocabulary: the model's own tokenizer (``data/tokenizer=huggingface``).
         path: a folder that ``save_pretrained`` wrote, or a hub name.
-        revision: commit on the hub.
         source_language, target_language: the tokenizer's codes (mBART: ``ro_RO``, ``en_XX``); None if it has none.
         task: words before every source sentence (T5: ``translate English to Romanian: ``).
         published: numbers of Algorithm 1.
@@ -273,7 +268,12 @@ class PretrainedTranslationModule(TranslationModel):
             )
         for name, code in (("src_lang", source_language), ("tgt_lang", target_language)):
             if code is not None:
-                _set_language(engine, name, code)
+                if not hasattr(engine, name) or code not in engine.get_vocab():
+                    raise UserError(
+                        f"{type(engine).__name__} has no language '{code}': give model.source_language and "
+                        ".target_language its own codes, such as ro_RO, or leave them out"
+                    )
+                setattr(engine, name, code)
         self.before, self.after = _around(engine, task)
         self.decoder_start = (*_first(self.network, engine, target_language), *_around(engine, target=True)[0])
         self.silent = frozenset([*engine.all_special_ids, *self.decoder_start])
@@ -304,15 +304,6 @@ def _load(path: str, revision: str | None) -> Any:
     except (OSError, ValueError, KeyError) as error:
         reason = " ".join(str(error).split())[:160]
         raise UserError(f"model.path={path}: no encoder-decoder could be loaded ({reason})") from error
-
-
-def _set_language(engine: Any, name: str, code: str) -> None:
-    if not hasattr(engine, name) or code not in engine.get_vocab():
-        raise UserError(
-            f"{type(engine).__name__} has no language '{code}': give model.source_language and .target_language its "
-            "own codes, such as ro_RO, or leave them out"
-        )
-    setattr(engine, name, code)
 
 
 def _around(engine: Any, task: str = "", *, target: bool = False) -> tuple[list[int], list[int]]:
@@ -364,8 +355,6 @@ def reference_nll(
         rule: applied to the scores; None for softmax.
         scores_BTV: the decoder's, with the references as its input.
         decoder_ids_BT: the decoder's input, ``[B, P + T - 1]``.
-        target_ids_BT: the references.
-        counted_BT: which of them count.
         floor: uniform share mixed into a distribution with zeros (``target_nll``).
     """
     nll_BT = torch.zeros(target_ids_BT.shape, dtype=torch.float64, device=scores_BTV.device)
@@ -410,9 +399,7 @@ class GraphmaxTranslation(Checked, Callback):
         methods: name -> ``{variant: ..., strength: ...}``; a null variant is left out. Softmax must be among them.
         sentences: how many of the split's first pairs; null for all.
         beams: 1 is greedy.
-        max_new_tokens: of a translation.
         lower: whether references are lower-cased, as the data module's tokenizer does with the model's input.
-        resamples: of BLEU's bootstrap over sentences.
         floor: uniform share mixed into distributions with zeros.
 
     Attributes:
@@ -455,12 +442,10 @@ class GraphmaxTranslation(Checked, Callback):
             raise UserError("callback.graphmax_translation needs a translation model: model=graphmax/translation")
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Score the model that ``trainer.validate`` was given."""
         if trainer.state.fn == "validate":
             self.run(pl_module, datamodule_of(trainer))
 
     def run(self, module: LightningModule, datamodule: Any) -> None:
-        """Fill ``results`` and ``samples``."""
         pairs = list(itertools.islice(datamodule.pairs("val"), self.sentences))
         references = [pair.meta["target"].strip() for pair in pairs]
         if self.lower:

@@ -221,12 +221,8 @@ def contexts_of(
     """Draw next-word problems from the held-out reviews.
 
     Args:
-        fold: its reviews.
         module: language model; ``forward`` must return the logits of the plain output layer.
-        contexts: how many.
         length: maximum tokens of left context.
-        places: positions used in one review.
-        rows: reviews per batch.
     """
     windows, picks = windows_of(fold, contexts=contexts, length=length, places=places)
     batches = range(0, len(windows), rows)
@@ -395,12 +391,10 @@ class GraphmaxTrial(Checked, Callback):
                 )
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Test the model that ``trainer.validate`` was given (not during training)."""
         if trainer.state.fn == "validate":
             self.run(pl_module, datamodule_of(trainer).vocabulary)
 
     def run(self, module: LightningModule, vocabulary: Any) -> None:
-        """Fill ``results`` and ``samples``."""
         self.results, self.samples = {}, []
         with torch.inference_mode(), evaluating(module):
             for name, scene in self.scenes.items():

@@ -86,7 +86,6 @@ class NextWordNll:
     Args:
         variants: name -> ``{variant: ..., strengths: [...]}``; no strengths for one without. A null variant is left
             out.
-        contexts: next-word problems per fold.
         length: maximum tokens of left context.
         floor: uniform share mixed into distributions with zeros.
 
@@ -107,7 +106,6 @@ class NextWordNll:
         self.contexts, self.length, self.floor = contexts, length, floor
 
     def positions(self, vocabulary: Tokenizer) -> int:
-        """Return how many positions of the language model are needed."""
         return self.length
 
     def measure(self, fold: Fold, module: LightningModule) -> tuple[dict[str, Measure], list[dict[str, Any]]]:
@@ -247,11 +245,6 @@ class ReviewGeneration:
     for BLEU's brevity penalty.
 
     Args:
-        sampler: output layers and sampling settings.
-        texts: continuations per method and fold.
-        prompt_tokens, new_tokens: lengths.
-        sampled: references drawn for ``bleu_sampled``.
-        judge_order: n of the judge.
         samples_kept: texts kept per method, from the first fold.
         judge_path: a pretrained language model as a second judge, folder or hub name, or None.
         prefix: a text that only the language model reads, before every prompt: CTRL's control code (sec. 5);
@@ -369,7 +362,6 @@ class ReviewGeneration:
 
     @cached_property
     def pretrained_judge(self) -> HuggingFaceJudge | None:
-        """The second judge, loaded when first needed."""
         return None if self.judge_path is None else HuggingFaceJudge(self.judge_path)
 
     def _bleu(
@@ -469,8 +461,6 @@ class DecodingTime:
     warmed up before.
 
     Args:
-        sampler: output layers.
-        prompts, prompt_tokens, new_tokens: how many, and their lengths.
         rounds: times that everything is timed, the output layers in turns; the least time of each counts.
         clock: ``wall``, or ``cpu`` for the time that this process had the processor, which other programs do not
             lengthen (of a model on the processor, with one thread).
@@ -501,7 +491,6 @@ class DecodingTime:
         self.rounds, self.clock = rounds, clock
 
     def positions(self, vocabulary: Tokenizer) -> int:
-        """Return how many positions of the language model are needed."""
         return self.prompt_tokens + self.new_tokens - 1
 
     def measure(self, fold: Fold, module: LightningModule) -> tuple[dict[str, Measure], list[dict[str, Any]]]:
@@ -558,7 +547,6 @@ class Convergence:
         self.contexts, self.length, self.strength, self.iterates = contexts, length, strength, iterates
 
     def positions(self, vocabulary: Tokenizer) -> int:
-        """Return how many positions of the language model are needed."""
         return self.length
 
     def measure(self, fold: Fold, module: LightningModule) -> tuple[dict[str, Measure], list[dict[str, Any]]]:
@@ -608,8 +596,6 @@ class TopWords:
 
     Args:
         methods: name -> ``{variant: ..., strength: ...}``, softmax among them.
-        contexts: texts.
-        words: how many.
 
     Raises:
         UserError: an unknown variant, no words or no contexts.
@@ -622,11 +608,7 @@ class TopWords:
         self.contexts, self.words = list(contexts), words
 
     def positions(self, vocabulary: Tokenizer) -> int:
-        """Return how many positions of the language model are needed.
-
-        Raises:
-            UserError: a context without a token.
-        """
+        """Return how many positions of the language model are needed (``UserError``: a context without a token)."""
         lengths = [len(vocabulary.encode(text)) for text in self.contexts]
         if 0 in lengths or self.words > len(vocabulary):
             raise UserError(

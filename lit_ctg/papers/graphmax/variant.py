@@ -166,7 +166,6 @@ def variants(
         graph: row-normalised, order 1, with its counts; other graphs are derived from it when first used.
         published: Algorithm 1; without it there is no ``algorithm_one``.
         row_edges: edges per row that ``second_order`` keeps of A~^2.
-        certificates: counts the certified rows.
 
     Raises:
         UserError: from a variant, for anything that :func:`~lit_ctg.papers.graphmax.equation.graphmax` refuses, and for
@@ -225,11 +224,7 @@ def variants(
 
 
 def chosen(name: str, found: Mapping[str, Variant]) -> Variant:
-    """Return the variant of that name.
-
-    Raises:
-        UserError: no such variant.
-    """
+    """Return the variant of that name (``UserError``: no such variant)."""
     check_value("variant", name, Annotated[str, Choice(found, OTHER_NAMES)])
     return found[name]
 
@@ -241,8 +236,6 @@ class VariantRule(ScoreRule):
     towards its successors also work. A row with strength 0 keeps its scores.
 
     Args:
-        variant: from ``variants``, or your own.
-        strength: one, or one per row.
         softmax_at_0: False if strength 0 of the variant is not softmax (``OTHERWISE_AT_0``): no row keeps its scores.
     """
 

@@ -13,12 +13,14 @@ SUFFIX = "_change"
 
 
 def recompute(record: RunRecord) -> Iterator[Recomputed]:
-    """Yield what a record's numbers must be."""
     yield from history_end(record)
     for name in record.metrics:
         if name.endswith(SUFFIX):
             one = name.removesuffix(SUFFIX)
-            for base in _bases(one.split("/")):
+            parts = one.split("/")
+            places = [[*parts[:at], "softmax", *parts[at + 1 :]] for at in range(len(parts))]
+            places += [[*parts[:at], "softmax"] for at in range(len(parts))]
+            for base in ["/".join(place) for place in places]:
                 if base in record.metrics:
                     yield from difference(record, name, one, base)
                     folds = [
@@ -27,10 +29,3 @@ def recompute(record: RunRecord) -> Iterator[Recomputed]:
                     if all(folds) and all(map(math.isfinite, (*folds[0], *folds[1]))):
                         yield from ends(name, paired_t_interval(*folds), f"{len(folds[0])} folds")
                     break
-
-
-def _bases(parts: list[str]) -> list[str]:
-    """Return the possible names of softmax: in the method's place, with or without the part after it (its strength)."""
-    places = [[*parts[:at], "softmax", *parts[at + 1 :]] for at in range(len(parts))]
-    places += [[*parts[:at], "softmax"] for at in range(len(parts))]
-    return ["/".join(place) for place in places]

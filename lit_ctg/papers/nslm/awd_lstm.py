@@ -44,10 +44,7 @@ class AWDBackbone(StatefulBackbone):
     Args:
         dim: D.
         hidden: size H of all layers but the last.
-        layers: number of layers.
         dropout: probability of a dimension of the output.
-        dropout_between: the same between layers.
-        dropout_input: the same for the embeddings.
         dropout_weight: of a weight from a state to the next one, one draw for a whole stretch.
         alpha: weight of the activation regularisation: mean square of the output, dropout included.
         beta: weight of the temporal activation regularisation: mean square of its change from position to position,
@@ -112,11 +109,9 @@ class AWDModule(NSLMModule):
     training use the averages.
 
     Args:
-        backbone: an ``AWDBackbone``.
         embedding_dropout: probability with which a word of the vocabulary is zero throughout a step's inputs.
         length: positions of a usual stretch; the rate of a step is in proportion to its length (``data.vary_length``).
         patience: number of validations, see above.
-        options: of ``NSLMModule``.
 
     Raises:
         UserError: another backbone; see also ``NSLMModule``.
@@ -163,7 +158,6 @@ class AWDModule(NSLMModule):
         super().setup(stage)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """SGD, later averaged: see above."""
         return torch.optim.ASGD(
             self.parameters(), lr=self.learning_rate, lambd=0.0, t0=math.inf, weight_decay=self.weight_decay
         )

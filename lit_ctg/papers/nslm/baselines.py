@@ -43,7 +43,6 @@ class StatefulBackbone(nn.Module, ABC):
         """Return hidden states [B, T, D] and the state after the last position.
 
         Args:
-            embedded_BTD: embedded inputs.
             state: final state of the previous stretch; None starts afresh.
         """
 
@@ -67,7 +66,6 @@ class RecurrentBackbone(StatefulBackbone):
 
     Args:
         dim: size D of inputs, states and outputs.
-        layers: number of layers.
         dropout: probability, before every layer and after the last.
         init_range: weights and biases are initialised uniformly in [-init_range, init_range].
     """
@@ -200,7 +198,6 @@ class CharacterRNNs(ModuleListOf[CharacterRNN]):
     """The networks of all classes. They learn from the language model's states, but send no gradient to it.
 
     Args:
-        classes: the members of each.
         context_dim, dim: D and H.
         every: number of steps whose class tokens make one step of the networks.
         renormalise: whether probabilities are renormalised over the class vocabulary.
@@ -225,7 +222,6 @@ class CharacterRNNs(ModuleListOf[CharacterRNN]):
         self.gathered.append((hidden_XD.detach(), class_X, index_X))
 
     def forget(self) -> None:
-        """Drop the collected tokens."""
         self.gathered = []
 
     def collected(self) -> tuple[Tensor, np.ndarray, np.ndarray]:
@@ -290,9 +286,7 @@ class NeuralCache:
         """Return log weights [B, T, W + T] over positions, the words there [B, W + T], and the extended cache.
 
         Args:
-            hidden_BTD: states of the stretch.
             word_BT: the words after them, -1 where there is none; position t attends only to earlier ones.
-            state: cache of the preceding text.
 
             Rows with an empty cache are -inf throughout.
         """

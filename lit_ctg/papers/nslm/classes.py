@@ -156,7 +156,6 @@ class Recogniser(Checked, abc.ABC):
     """A class of tokens.
 
     Args:
-        name: of the class.
         metrics: names of the candidate metric functions (``metric_function.METRICS``).
         densities: names of the candidate densities (``density.DENSITIES``).
         context: the left context that the class is bound to; None: the class exists wherever no bound class takes its
@@ -427,7 +426,6 @@ class ClassTable:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the classes."""
         return tuple(members.name for members in self.classes)
 
     @property
@@ -539,11 +537,7 @@ def before_others(own: Mapping[str, Recogniser], others: Mapping[str, Recogniser
 
 
 def make_recogniser(name: str, settings: Mapping[str, Any]) -> Recogniser:
-    """Build one class from plain settings.
-
-    Raises:
-        UserError: an unknown or a missing setting.
-    """
+    """Build one class from plain settings (``UserError``: an unknown or a missing setting)."""
     options = dict(settings)
     if "_target_" in options:
         kind = candidate({}, str(options.pop("_target_")), Recogniser)

@@ -107,11 +107,9 @@ class MicroModels(Control):
     """Redistributes the model's mass on numbers, places and the like by micro-models of the preceding text.
 
     Args:
-        classes: with their fitted micro-models.
         weight: of the micro-models, the default strength.
         others: how often each other word occurred in training, of those that begin with the same character as some
             member; None: not known, then no other word is taken to begin with a member's first token.
-        name: see ``Control``.
     """
 
     kind, paper, stage = "micro_models", "nslm", Stage.CLASSES
@@ -178,8 +176,6 @@ class MicroModels(Control):
         where the interval of the saving includes 0.
 
         Args:
-            model: the language model.
-            tokenizer: of the model.
             texts: one document each, truncated to the model's positions.
 
         Returns:
@@ -435,10 +431,6 @@ class WordReader:
     of several words is written as in the training text ("New_York") where that is one token, else with spaces; in a
     prefix either is read.
 
-    Args:
-        control: the classes.
-        vocabulary: the tokenizer.
-
     Raises:
         UserError: the tokenizer cannot spell any member of a class.
     """
@@ -658,7 +650,6 @@ class RedistributeClassMass(ScoreRule):
     """Redistributes the mass of class members by micro-models, see the module's docstring.
 
     Args:
-        reader: the classes over the tokenizer.
         strength_B: weight of the micro-models, one per prompt.
     """
 
@@ -670,7 +661,24 @@ class RedistributeClassMass(ScoreRule):
         own_NV = scores.detach().double().log_softmax(-1).cpu().numpy()
         mixed_NV = own_NV.copy()
         for row, reading in enumerate(self.reader.read(input_ids)):
-            self._redistribute(mixed_NV[row], reading)
+            log_V = mixed_NV[row]
+            reader = self.reader
+            going_on = np.empty(0, dtype=np.int64)
+            if reading.node:
+                inside = reader.below(reading.form, reading.node)
+                going_on = inside.ids_J
+                for share_W in reader.shares(reading.form, reading.contexts):
+                    self._inside(log_V, reading, inside, share_W)
+            for form in range(len(reader.tries)):
+                # a member without a space before it cannot begin inside a word
+                if form == 1 and reading.open:
+                    continue
+                begun = reader.below(form, 0)
+                fresh_J, own_J = ~np.isin(begun.ids_J, going_on), reader.own[form]
+                for share_W in reader.shares(form, reading.next_contexts):
+                    mass_J = begun.mass(share_W)
+                    chosen_J = fresh_J & (mass_J > 0)
+                    _share(log_V, begun.ids_J[chosen_J], mass_J[chosen_J], own_J[chosen_J])
         # where nothing was redistributed (nearly everywhere) the mixture is the model's own
         changed = np.nonzero(mixed_NV != own_NV)
         strength_N = row_values(self.strength_B, len(scores)).numpy()[changed[0]]
@@ -678,25 +686,6 @@ class RedistributeClassMass(ScoreRule):
             ruled, own = np.log(strength_N) + mixed_NV[changed], np.log1p(-strength_N) + own_NV[changed]
         mixed_NV[changed] = np.logaddexp(ruled, own)
         return torch.from_numpy(mixed_NV).to(scores.dtype).to(scores.device)
-
-    def _redistribute(self, log_V: np.ndarray, reading: Reading) -> None:
-        reader = self.reader
-        going_on = np.empty(0, dtype=np.int64)
-        if reading.node:
-            inside = reader.below(reading.form, reading.node)
-            going_on = inside.ids_J
-            for share_W in reader.shares(reading.form, reading.contexts):
-                self._inside(log_V, reading, inside, share_W)
-        for form in range(len(reader.tries)):
-            # a member without a space before it cannot begin inside a word
-            if form == 1 and reading.open:
-                continue
-            begun = reader.below(form, 0)
-            fresh_J, own_J = ~np.isin(begun.ids_J, going_on), reader.own[form]
-            for share_W in reader.shares(form, reading.next_contexts):
-                mass_J = begun.mass(share_W)
-                chosen_J = fresh_J & (mass_J > 0)
-                _share(log_V, begun.ids_J[chosen_J], mass_J[chosen_J], own_J[chosen_J])
 
     def _inside(self, log_V: np.ndarray, reading: Reading, inside: Below, share_W: np.ndarray) -> None:
         """After the first tokens of a member: redistribute continuing and, where one is complete, ending it."""
@@ -724,8 +713,6 @@ def _share(log_V: np.ndarray, ids: np.ndarray, mass_K: np.ndarray, own_K: np.nda
     """Redistribute shares of some tokens, in place, in proportion to given masses; forbidden tokens stay forbidden.
 
     Args:
-        log_V: log-probabilities.
-        ids: the tokens.
         mass_K: what each is to have of the redistributed total, relative to the others.
         own_K: the share of each token's probability that is redistributed; the rest stays.
     """

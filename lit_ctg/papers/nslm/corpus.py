@@ -145,7 +145,6 @@ class _NumbersAndPlaces(CorpusDataModule):
         join_numbers: ``1 @,@ 234`` becomes one token (numbers corpus).
         chunk_places: multi-word names of places become one token (places corpus).
         minimum_population: of cities that count as places.
-        options: see the corpus.
     """
 
     def __init__(self, *, join_numbers: bool, chunk_places: bool, minimum_population: Whole, **options: Any) -> None:

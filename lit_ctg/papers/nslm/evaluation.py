@@ -51,9 +51,6 @@ class ClassPerplexity(RatioMetric):
     Log-probabilities must come from a model normalised over the whole vocabulary: a class's perplexity says how well
     its tokens are predicted among all words, not within the class. NaN for a group without tokens. The interval is by
     the delta method over articles; where they are unknown, over stretches of 500 tokens in the order of evaluation.
-
-    Args:
-        groups: names of the groups.
     """
 
     unit = "perplexity"
@@ -85,7 +82,6 @@ class ClassPerplexity(RatioMetric):
         self.add_rows(total_RG, nll_NG.new_zeros(total_RG.shape).index_add(0, row_N, member_NG))
 
     def update_from(self, output: Any, batch: Mapping[str, Tensor]) -> None:
-        """Read ``log_prob_N`` and ``member_NG`` of an output that has them."""
         self.update(output.log_prob_N, output.member_NG)
 
     def compute(self) -> Tensor:
@@ -109,7 +105,6 @@ class Articles:
     Args:
         document_N: article of each token, -1 if unknown: then there are no intervals.
         resamples: number of draws of as many articles as there are.
-        seed: of the draws.
     """
 
     def __init__(self, document_N: np.ndarray, *, resamples: int = RESAMPLES, seed: int = 0) -> None:
@@ -249,7 +244,6 @@ class NSLMEvaluation(Checked, Callback):
             trainer.should_stop = True
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Reset the sums."""
         self._sums, self._steps = dict.fromkeys(CURVES, 0.0), 0
 
     def on_train_batch_end(
@@ -372,7 +366,6 @@ class NSLMEvaluation(Checked, Callback):
         return {"history": self.history, "sums": sums, "steps": self._steps, "stopped": self.stopped}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the state before the interruption."""
         self.history = state_dict["history"]
         self._sums, self._steps = dict(state_dict["sums"]), state_dict["steps"]
         self.stopped = state_dict.get("stopped", False)
@@ -429,7 +422,6 @@ class ClassReport(Checked, Callback):
             check_value(where, settings["metric"], Annotated[str, Choice(known)])
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Report the data behind the module's micro-models."""
         if trainer.state.fn != "validate":
             return
         module, datamodule = cast("NSLMModule", pl_module), datamodule_of(trainer)
@@ -463,5 +455,4 @@ class ClassReport(Checked, Callback):
 
 
 def entry(value: float, unit: str, n: int, direction: Any = "none") -> dict[str, Any]:
-    """Return a plain value as an entry of a run record."""
     return MetricResult(float(value), unit, direction, n, None, 1).to_dict()

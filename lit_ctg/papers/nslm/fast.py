@@ -40,10 +40,8 @@ class BothSoftmaxes(torch.autograd.Function):
         """Return the costs.
 
         Args:
-            hidden_ND: states.
             weight_VD, bias_V1: rows and biases of all words.
             tags_NC: logits of the tags in float32; -inf for a class that does not exist in a state.
-            target_N: target words.
             class_N: their classes in their context, -1 for none.
             member_M: words that are in some class in some state, without repetition.
             inside_NM: whether each of them is in a class in the target's context (bool).

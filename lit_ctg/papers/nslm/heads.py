@@ -218,7 +218,6 @@ class OutputHeads(ClassHeads):
     """Rows of all words, trained by a full or a sampled softmax.
 
     Args:
-        dim, table, init_range: see ``ClassHeads``.
         samples: number of words drawn by a sampled softmax (Jean et al. 2015); None trains the full softmax.
         sparse: a sampled softmax gives sparse gradients (plain SGD accepts them, Adam does not).
         fast: ``auto`` trains the full softmax by ``BothSoftmaxes``, ``off`` by the plain form; costs and gradients are
@@ -277,7 +276,10 @@ class OutputHeads(ClassHeads):
         if self.sampled:
             nnlm, tag = self._sampled(hidden_ND, target_N, state_N)
         elif self.in_one_pass:
-            return self._one_pass(hidden_ND, target_N, state_N)
+            inside_NM = (self.class_of_SV[:, self.member_M] >= 0)[state_N]
+            tags_NC, class_N = self.tags(hidden_ND, state_N), self.class_of(target_N, state_N)
+            words = self.word_VD, self.word_bias_V1
+            return BothSoftmaxes.apply(hidden_ND, *words, tags_NC, target_N, class_N, self.member_M, inside_NM)
         else:
             nnlm, tag = self.plain(hidden_ND, target_N, state_N)
         return nnlm + tag, nnlm, tag
@@ -291,12 +293,6 @@ class OutputHeads(ClassHeads):
         total_N = torch.cat((outside_NV, tags_NC), 1).logsumexp(1)
         chosen_N = self.tag_or_word(tags_NC, own_N, self.class_of(target_N, state_N))
         return (words_NV.logsumexp(1) - own_N).sum(), (total_N - chosen_N).sum()
-
-    def _one_pass(self, hidden_ND: Tensor, target_N: Tensor, state_N: Tensor) -> Costs:
-        inside_NM = (self.class_of_SV[:, self.member_M] >= 0)[state_N]
-        tags_NC, class_N = self.tags(hidden_ND, state_N), self.class_of(target_N, state_N)
-        words = self.word_VD, self.word_bias_V1
-        return BothSoftmaxes.apply(hidden_ND, *words, tags_NC, target_N, class_N, self.member_M, inside_NM)
 
     def _sampled(self, hidden_ND: Tensor, target_N: Tensor, state_N: Tensor) -> tuple[Tensor, Tensor]:
         drawn_J, logits_NJ, own_N = self._sample(hidden_ND, target_N)
@@ -338,7 +334,6 @@ class OutputHeads(ClassHeads):
     # evaluation ----------------------------------------------------------------------------------------------------
 
     def score(self, hidden_ND: Tensor, target_N: Tensor, state_N: Tensor) -> HeadScores:
-        """Return exact log-probabilities of the targets under every head."""
         rows = self._ready(self.outside_O), self._ready(self.member_M)
         blocks = zip(hidden_ND.split(BLOCK), target_N.split(BLOCK), state_N.split(BLOCK), strict=True)
         parts = [self._score(*block, rows) for block in blocks]
@@ -372,10 +367,7 @@ class OutputHeads(ClassHeads):
 
         Args:
             hidden_ND, state_N: states of the network and of the left context.
-            class_N: classes of the targets.
-            own_N: logits of the targets.
             free_N: log of the sum over the words that are in no class there.
-            mass_N: see ``HeadScores``.
         """
         tags_NC = self.tags(hidden_ND, state_N)
         return self.tag_or_word(tags_NC, own_N, class_N) - torch.logaddexp(free_N, tags_NC.logsumexp(1))
@@ -411,7 +403,6 @@ class OutputHeads(ClassHeads):
         return linear(hidden_ND, self.word_VD, self.word_bias_V1)
 
     def conditional(self, hidden_ND: Tensor, number: int) -> Tensor:
-        """Return the NNLM's log P(w | c): its softmax over the members of one class, [N, K]."""
         ids_K = self.members(number)
         return linear(hidden_ND, self.word_VD[ids_K], self.word_bias_V1[ids_K]).log_softmax(1)
 
@@ -523,7 +514,6 @@ class AdaptiveHeads(ClassHeads):
         return nnlm + tag, nnlm, tag
 
     def score(self, hidden_ND: Tensor, target_N: Tensor, state_N: Tensor) -> HeadScores:
-        """Return exact log-probabilities of the targets under every head."""
         nnlm_N, tag_N = self._targets(hidden_ND, target_N, state_N)
         class_N, mass_N = self.class_of(target_N, state_N), nnlm_N.clone()
         for rows_X in (class_N >= 0).nonzero().squeeze(1).split(BLOCK):
@@ -549,7 +539,6 @@ class AdaptiveHeads(ClassHeads):
         return torch.cat(words, 1), torch.cat(outside, 1).masked_fill(inside_NV, -torch.inf), tags_NC
 
     def conditional(self, hidden_ND: Tensor, number: int) -> Tensor:
-        """Return the NNLM's log P(w | c): its softmax over the members of one class, [N, K]."""
         ids_K = self.members(number)
         return torch.cat([self.log_words(block)[:, ids_K] for block in hidden_ND.split(BLOCK)]).log_softmax(1)
 

@@ -40,7 +40,6 @@ class IntegerVocabulary:
         return len(self.tokens)
 
     def decode(self, ids: Any) -> str:
-        """Return the words of some ids."""
         return " ".join(str(int(number)) for number in ids)
 
 
@@ -48,11 +47,9 @@ class IncrementDataModule(SentenceDataModule):
     """n pairs (i, i + 1), i from 0; some are held out for validation and as many for test ("unseen").
 
     Args:
-        n: total number of pairs.
         held_out: share of each of the two held-out parts, at least one pair each.
         batch_size: pairs in a batch; None: a fiftieth of n, at least 50.
         seed: of the split and of the training order.
-        num_workers: processes that read batches.
 
     Attributes:
         vocabulary: the integers 0 to n.
@@ -94,7 +91,6 @@ class IncrementDataModule(SentenceDataModule):
         return {"text": checksum(pairs), "vocabulary": checksum(self.vocabulary.tokens)}
 
     def facts(self) -> dict[str, str]:
-        """Return what `lit-ctg data info` prints."""
         return {split: f"{len(self.first[split]):,} pairs" for split in SPLITS}
 
     def texts(self, n: int, split: str = "train") -> list[str]:
@@ -106,9 +102,7 @@ class IncrementModule(LitLanguageModel):
     """Embedding, one LSTM layer, untied softmax.
 
     Args:
-        vocabulary: the integers.
         dim: of the embedding and the LSTM.
-        learning_rate: of Adam.
         embedding_file: text file of vectors (GloVe's format) that initialise the embeddings; None: random.
         initial_range: all parameters start uniform within plus or minus this; None: as torch does (embeddings N(0, 1)).
     """
@@ -138,7 +132,6 @@ class IncrementModule(LitLanguageModel):
             self.vectors_found = int(found_V.sum())
 
     def forward(self, batch: Batch) -> LMOutput:
-        """Score the word after each position."""
         hidden_BTD = self._hidden(batch)
         return LMOutput(self.output(hidden_BTD), hidden_BTD)
 
@@ -146,7 +139,6 @@ class IncrementModule(LitLanguageModel):
         return self.lstm(self.embedding(batch["input_ids_BT"]))[0]
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the cross-entropy of the second integer."""
         target_N = batch["target_ids_BT"].flatten()
         if len(target_N) * self.output.out_features <= BLOCK:
             return {"loss": nn.functional.cross_entropy(self(batch).scores_BTV.flatten(0, 1), target_N)}
@@ -232,21 +224,36 @@ class IncrementTrial(Checked, Callback):
         if trainer.state.fn == "fit":
             self._note(trainer.current_epoch + 1, trainer, pl_module)
         else:
-            self._finish(trainer, pl_module)
+            datamodule = datamodule_of(trainer)
+            train, accuracy, trained = self._score("train", trainer, pl_module)
+            unseen, _, tried = self._score("test", trainer, pl_module)
+            best = min([unseen, *(value for _, value in self.history["increment/unseen"])])
+            nslm, _ = micro_model_perplexities(datamodule)
+            found = {
+                "train": (train, trained),
+                "unseen": (unseen, tried),
+                "unseen_best": (best, tried),
+                "uniform": (float(len(datamodule.vocabulary)), tried),
+                "nslm_train": (nslm["train"], min(MOST_PAIRS, len(datamodule.pairs("train")))),
+                "nslm_unseen": (nslm["test"], min(MOST_PAIRS, len(datamodule.pairs("test")))),
+            }
+            self.results = {
+                f"increment/{name}": MetricResult(value, "perplexity", "lower", count, None, 1).to_dict()
+                for name, (value, count) in found.items()
+            }
+            hit = MetricResult(accuracy, "rate", "higher", trained, None, 1)
+            self.results["increment/accuracy"] = hit.to_dict()
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Stop when the pairs are learned."""
         learned = bool(trainer.callback_metrics["train/loss"] <= self.stop_at_loss)
         # either all processes stop or none: each has seen different pairs
         if trainer.strategy.reduce_boolean_decision(learned, all=True):
             self.stopped = trainer.should_stop = True
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the epochs so far, and whether the pairs are learned."""
         return {"history": self.history, "stopped": self.stopped}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the epochs before an interruption."""
         self.history, self.stopped = state_dict["history"], state_dict.get("stopped", False)
 
     def _score(self, split: str, trainer: Trainer, module: Any) -> tuple[float, float, int]:
@@ -257,24 +264,3 @@ class IncrementTrial(Checked, Callback):
 
     def _note(self, epoch: int, trainer: Trainer, module: LightningModule) -> None:
         self.history["increment/unseen"].append([epoch, self._score("test", trainer, module)[0]])
-
-    def _finish(self, trainer: Trainer, module: LightningModule) -> None:
-        datamodule = datamodule_of(trainer)
-        train, accuracy, trained = self._score("train", trainer, module)
-        unseen, _, tried = self._score("test", trainer, module)
-        best = min([unseen, *(value for _, value in self.history["increment/unseen"])])
-        nslm, _ = micro_model_perplexities(datamodule)
-        found = {
-            "train": (train, trained),
-            "unseen": (unseen, tried),
-            "unseen_best": (best, tried),
-            "uniform": (float(len(datamodule.vocabulary)), tried),
-            "nslm_train": (nslm["train"], min(MOST_PAIRS, len(datamodule.pairs("train")))),
-            "nslm_unseen": (nslm["test"], min(MOST_PAIRS, len(datamodule.pairs("test")))),
-        }
-        self.results = {
-            f"increment/{name}": MetricResult(value, "perplexity", "lower", count, None, 1).to_dict()
-            for name, (value, count) in found.items()
-        }
-        hit = MetricResult(accuracy, "rate", "higher", trained, None, 1)
-        self.results["increment/accuracy"] = hit.to_dict()

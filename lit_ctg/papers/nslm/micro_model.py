@@ -347,7 +347,11 @@ class GaussianMixtureDensity(Density):
         self.planar = training.kind == "distance"
         components = min(self.components, len(np.unique(training.x_N)))
         if self.planar:
-            self.mean_G, self.variance_G = np.zeros(components), _ladder(-training.x_N, components)
+            apart_N = -training.x_N[training.x_N < 0]
+            far = float(apart_N.max()) if len(apart_N) else 1.0
+            self.mean_G = np.zeros(components)
+            # from the nearest to the farthest pairs (squared degrees)
+            self.variance_G = np.geomspace(LEAST_VARIANCE, max(far, LEAST_VARIANCE), components)
         else:
             self.mean_G, self.variance_G = _gaussians(training.x_N.astype(np.float64).tobytes(), components)
         observed = training.row_M, training.index_M
@@ -380,13 +384,6 @@ def _gaussians(values: bytes, components: int) -> tuple[np.ndarray, np.ndarray]:
     # scikit-learn needs at least two values
     mixture.fit(np.resize(x_N, max(2, len(x_N)))[:, None])
     return mixture.means_[:, 0], mixture.covariances_[:, 0, 0]
-
-
-def _ladder(square_N: np.ndarray, components: int) -> np.ndarray:
-    """Return variances of planar Gaussians from the nearest to the farthest pairs (squared degrees)."""
-    apart_N = square_N[square_N > 0]
-    far = float(apart_N.max()) if len(apart_N) else 1.0
-    return np.geomspace(LEAST_VARIANCE, max(far, LEAST_VARIANCE), components)
 
 
 def mixture_weights(log_NG: np.ndarray, count_N: np.ndarray | None = None) -> np.ndarray:
@@ -460,7 +457,6 @@ class MicroModel:
     class replaces it; a member never seen in training has the weight of the smoothing.
 
     Args:
-        metric, density: the pair.
         fallback_smoothing: added to each member's count in the unigram.
         base: ``uniform`` (the paper) or ``unigram`` (ours): the density is multiplied by the class's unigram before
             normalisation (near *and* frequent), a multinomial is smoothed towards it.
@@ -582,9 +578,6 @@ class Repeat:
     P(w) = repeat if w is the previous member, else (1 - repeat) P_MM(w) / (1 - P_MM(previous)). Without a previous
     member in the document it is the micro-model alone. Over a unigram it needs neither values nor coordinates.
 
-    Args:
-        inner: a fitted micro-model.
-
     Attributes:
         repeat: the share of repeats among the training occurrences that have a previous member, by Laplace's rule.
     """
@@ -602,7 +595,6 @@ class Repeat:
         return self
 
     def log_prob(self, evidence: Evidence) -> np.ndarray:
-        """Return log_probs_NK, see ``MicroModel.log_prob``."""
         log_probs_NK = self.inner.log_prob(evidence).copy()
         if len(self.members) == 1:
             return log_probs_NK
@@ -613,7 +605,6 @@ class Repeat:
         return log_probs_NK
 
     def log_prob_of(self, index_N: np.ndarray, evidence: Evidence) -> np.ndarray:
-        """Return log_probs_N, see ``MicroModel.log_prob_of``."""
         log_probs_N = self.inner.log_prob_of(index_N, evidence)
         if len(self.members) == 1:
             return log_probs_N
@@ -631,11 +622,9 @@ class Repeat:
         return np.log1p(-self.repeat) - np.log(rest_X)
 
     def forget(self) -> None:
-        """Free the cached rows."""
         self.inner.forget()
 
     def describe(self) -> dict[str, Any]:
-        """Return the pair and its fitted parameters as plain values."""
         names = {"metric": self.metric_name, "density": self.density_name}
         return self.inner.describe() | names | {"repeat": self.repeat}
 
@@ -644,7 +633,6 @@ class Blend:
     """A mixture of micro-models of one class (the paper's outlook: several densities for one class).
 
     Args:
-        models: fitted models of one class.
         weight_P: their weights, summing to 1; models with a weight below ``least`` are dropped.
     """
 
@@ -655,12 +643,10 @@ class Blend:
         self.members = models[0].members
 
     def log_prob(self, evidence: Evidence) -> np.ndarray:
-        """Return log_probs_NK, see ``MicroModel.log_prob``."""
         parts = [np.log(w) + model.log_prob(evidence) for w, model in zip(self.weight_P, self.models, strict=True)]
         return np.logaddexp.reduce(parts, axis=0)
 
     def log_prob_of(self, index_N: np.ndarray, evidence: Evidence) -> np.ndarray:
-        """Return log_probs_N, see ``MicroModel.log_prob_of``."""
         parts = [
             np.log(w) + model.log_prob_of(index_N, evidence)
             for w, model in zip(self.weight_P, self.models, strict=True)
@@ -668,7 +654,6 @@ class Blend:
         return np.logaddexp.reduce(parts, axis=0)
 
     def describe(self) -> dict[str, Any]:
-        """Return weights and parts as plain values."""
         parts = [
             {"share": float(weight)} | model.describe()
             for weight, model in zip(self.weight_P, self.models, strict=True)

@@ -76,9 +76,7 @@ class Occurrences:
         """Find the class tokens of a text.
 
         Args:
-            ids_T: token ids of concatenated documents.
             begin_N: where documents begin (optionally followed by the end), ascending.
-            table: the classes.
         """
         tracker, parts, carry = ContextTracker(table), [], None
         for start in range(0, len(ids_T) - 1, CHUNK):
@@ -111,8 +109,6 @@ def occurring(
     The tokens of an omitted class return to other classes: if no day occurs, a number after a month is a plain number.
 
     Args:
-        tokens: the vocabulary, by id.
-        recognisers: the requested classes.
         find: returns the occurrences of a table's classes in the text.
 
     Raises:
@@ -203,10 +199,8 @@ class ContextTracker:
         """Return the contexts of the target at each position (the token after the input there), and the carry.
 
         Args:
-            input_BT: token ids.
             document_BT: document of each target; members of an earlier document are forgotten. None: one document.
             carry: of the previous batch; None at the start of streams.
-            reset_B: rows whose stream restarts.
         """
         input_BT = np.asarray(input_BT, dtype=np.int64)
         carry = self.start(len(input_BT)) if carry is None else carry
@@ -219,7 +213,20 @@ class ContextTracker:
             )
         document_BT = np.zeros_like(input_BT) if document_BT is None else np.asarray(document_BT)
         state_BT, value_BT, unit_BT, history_BW = self._states(input_BT, carry)
-        previous_BTC = self._previous(input_BT, document_BT, carry)
+        rows, length = input_BT.shape
+        place_T = np.arange(length)
+        before_BT = np.concatenate([carry.document_B[:, None], document_BT[:, :-1]], axis=1)
+        # a new stream (-1) is in the document of its first target
+        changed_BT = (document_BT != before_BT) & (before_BT >= 0)
+        start_BT = np.maximum.accumulate(np.where(changed_BT, place_T + 1, 0), axis=1)
+        previous_BTC = np.empty((rows, length, len(self.table)), dtype=np.int64)
+        for number in range(len(self.table)):
+            index_BT = self.table.index_CV[number][input_BT]
+            last_BT = np.maximum.accumulate(np.where(index_BT >= 0, place_T, -1), axis=1)
+            found_BT = np.take_along_axis(index_BT, np.maximum(last_BT, 0), axis=1)
+            carried_BT = np.where(start_BT == 0, carry.previous_BC[:, [number]], -1)
+            seen_BT = (last_BT >= start_BT) & (last_BT >= 0)
+            previous_BTC[:, :, number] = np.where(seen_BT, found_BT, carried_BT)
         contexts = Contexts(self.table, state_BT, previous_BTC, value_BT, unit_BT)
         return contexts, Carry(history_BW, previous_BTC[:, -1], document_BT[:, -1])
 
@@ -236,21 +243,3 @@ class ContextTracker:
                 state_BT[context.active(joined_BT)] = number
         history_BW = joined_BT[:, joined_BT.shape[1] - self.window :]
         return state_BT[:, self.window :], value_BT[:, self.window :], unit_BT[:, self.window :], history_BW
-
-    def _previous(self, input_BT: np.ndarray, document_BT: np.ndarray, carry: Carry) -> np.ndarray:
-        """Return previous_BTC."""
-        rows, length = input_BT.shape
-        place_T = np.arange(length)
-        before_BT = np.concatenate([carry.document_B[:, None], document_BT[:, :-1]], axis=1)
-        # a new stream (-1) is in the document of its first target
-        changed_BT = (document_BT != before_BT) & (before_BT >= 0)
-        start_BT = np.maximum.accumulate(np.where(changed_BT, place_T + 1, 0), axis=1)
-        previous_BTC = np.empty((rows, length, len(self.table)), dtype=np.int64)
-        for number in range(len(self.table)):
-            index_BT = self.table.index_CV[number][input_BT]
-            last_BT = np.maximum.accumulate(np.where(index_BT >= 0, place_T, -1), axis=1)
-            found_BT = np.take_along_axis(index_BT, np.maximum(last_BT, 0), axis=1)
-            carried_BT = np.where(start_BT == 0, carry.previous_BC[:, [number]], -1)
-            seen_BT = (last_BT >= start_BT) & (last_BT >= 0)
-            previous_BTC[:, :, number] = np.where(seen_BT, found_BT, carried_BT)
-        return previous_BTC

@@ -49,7 +49,6 @@ class NNLMForCausalLM(PortableLM):
         return self.output if isinstance(self.output, nn.Linear) else None
 
     def scores(self, ids_BT: Tensor) -> Tensor:
-        """Return the logits of rows without padding on the left."""
         embedded_BTD = torch.cat((self.embedding(ids_BT), self.grounded_VG[ids_BT]), -1)
         hidden_BTD = self.backbone(embedded_BTD)
         if isinstance(self.output, nn.Linear):
@@ -58,11 +57,7 @@ class NNLMForCausalLM(PortableLM):
 
 
 def portable(module: Any, datamodule: Any) -> Portable:
-    """Return the NNLM of a run.
-
-    Raises:
-        UserError: the model of Table 7, or an unsupported backbone.
-    """
+    """Return the NNLM of a run (``UserError``: the model of Table 7, or an unsupported backbone)."""
     heads, backbone = getattr(module, "heads", None), getattr(module, "backbone", None)
     if isinstance(backbone, RecurrentBackbone):
         lstm, kind = backbone.lstm, "lstm"

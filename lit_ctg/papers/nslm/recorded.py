@@ -33,11 +33,7 @@ FEWEST, CHARACTERS = 16, 8
 
 
 class Costs(nn.Module):
-    """Costs to be recorded, in the precision in which they were made.
-
-    Args:
-        kind: of device.
-    """
+    """Costs to be recorded, in the precision in which they were made."""
 
     def __init__(self, kind: str) -> None:
         super().__init__()
@@ -52,10 +48,7 @@ class StepCosts(Costs):
     """What a training step computes on the device.
 
     Args:
-        embedding: the parameters that ``embed`` reads.
         embed: ids [B, T] -> embeddings [B, T, D].
-        backbone: the recurrent network.
-        heads: with a full softmax.
     """
 
     def __init__(
@@ -71,9 +64,6 @@ class StepCosts(Costs):
         states [B, T, D] and the network's state after the stretch.
 
         Args:
-            input_BT, target_BT: token ids.
-            context_BT: left-context states of the targets.
-            reset_B: streams that start afresh.
             state: of the network before the stretch, [L, B, D] each.
         """
         with self.precision():
@@ -100,7 +90,6 @@ class CharacterCosts(Costs):
     """The cost of the character RNNs on rows padded to one number for every class.
 
     Args:
-        networks: of all classes.
         longest: characters of the longest member that it is given, with the end symbol.
     """
 
@@ -112,7 +101,6 @@ class CharacterCosts(Costs):
         """Return the sum of -log P of the members, (), nats.
 
         Args:
-            hidden_CND: states before them.
             index_CN: members, -1 in rows that do not count.
         """
         cost = hidden_CND.new_zeros((), dtype=torch.float32)
@@ -138,10 +126,6 @@ def record(costs: nn.Module, inputs: tuple[Tensor, ...], what: str) -> Callable[
 class Recorded:
     """``StepCosts`` of one module, recorded for the shape of the first batch.
 
-    Args:
-        costs: the module.
-        inputs: those of the first step.
-
     Attributes:
         shape: of the batches that repeat it; None: the device cannot record, and further steps take the plain form.
     """
@@ -163,9 +147,6 @@ class RecordedCharacters:
 
     Rows are padded to a power of two (``FEWEST`` at least) and characters to a multiple of ``CHARACTERS``, so that
     there are few shapes.
-
-    Args:
-        networks: of all classes.
 
     Attributes:
         runs: the recorded costs by rows of a class and characters.

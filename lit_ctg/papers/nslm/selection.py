@@ -161,9 +161,7 @@ def select(
     of components.
 
     Args:
-        table: the classes, with their candidates.
         train, validation: class tokens of the two splits.
-        bases: see ``MicroModel``.
         blend: instead of one pair, mix all pairs of a class, with weights by EM on validation text (ours).
         repeat: also try every pair combined with repetition (ours; see ``Repeat``).
 

@@ -97,7 +97,6 @@ class Graded(Feature):
     Args:
         column: ``polarity``, ``strength`` or another of the file.
         sign: 1 or -1.
-        options: see ``Feature``.
     """
 
     def __init__(self, *, column: str, sign: Literal[1, -1] = 1, **options: Any) -> None:
@@ -112,12 +111,7 @@ class Graded(Feature):
 
 
 class WordClass(Feature):
-    """1 where a word of a class of the lexicon ends.
-
-    Args:
-        word_class: its name.
-        options: see ``Feature``.
-    """
+    """1 where a word of a class of the lexicon ends."""
 
     def __init__(self, *, word_class: str, **options: Any) -> None:
         super().__init__(**options)
@@ -136,7 +130,6 @@ class Mark(Feature):
 
     Args:
         marks: texts; each must be a token.
-        options: see ``Feature``.
     """
 
     def __init__(self, *, marks: str | Sequence[str], **options: Any) -> None:
@@ -158,9 +151,7 @@ class Recent(Feature):
     """A decaying mean of a graded column over the lexicon words so far: the mood of the text.
 
     Args:
-        column, sign: see ``Graded``.
         half_life: number of positions after which a word counts half.
-        options: see ``Feature``.
     """
 
     def __init__(self, *, column: str, sign: Literal[1, -1] = 1, half_life: Positive = 20.0, **options: Any) -> None:
@@ -184,7 +175,6 @@ class FeatureBank(nn.Module):
     """The features of a text model in the order of the configuration.
 
     Args:
-        lexicon: words and their grades.
         features: name -> feature.
         centres, temperature: of the memberships (Eq. 1).
 
@@ -315,16 +305,11 @@ class FeatureBank(nn.Module):
             elif feature.hindsight == "any":
                 wanted[name] = value_BT.amax(1, keepdim=True).expand_as(value_BT)
             elif feature.hindsight == "rest":
-                wanted[name] = _mean_of_rest(value_BT)
+                after_BT = value_BT.flip(1).cumsum(1).flip(1) - value_BT
+                count_T = torch.arange(value_BT.shape[1] - 1, -1, -1, device=value_BT.device).clamp(min=1)
+                wanted[name] = after_BT / count_T
             else:
                 members = [n for n, f in self.features.items() if f.group == feature.group and f.hindsight == "next"]
                 event_BT = torch.stack([values[n] > 0 for n in members]).any(0)
                 wanted[name] = at_next(value_BT, event_BT)
         return self._columns(wanted, self._nearest)
-
-
-def _mean_of_rest(value_BT: Tensor) -> Tensor:
-    """Return the mean over the positions after each one; 0 at the last."""
-    after_BT = value_BT.flip(1).cumsum(1).flip(1) - value_BT
-    count_T = torch.arange(value_BT.shape[1] - 1, -1, -1, device=value_BT.device).clamp(min=1)
-    return after_BT / count_T

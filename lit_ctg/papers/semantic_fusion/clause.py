@@ -67,7 +67,6 @@ class ClauseVocabulary:
     """Three special tokens and the words of the corpus (the paper's 38 and added ones) in Python's sort order.
 
     Args:
-        words: additional words, see ``AddedWords``.
         held_out: adjectives kept out of training.
 
     Attributes:
@@ -105,11 +104,7 @@ class ClauseVocabulary:
         return len(self.tokens)
 
     def id(self, token: str) -> int:
-        """Return the id of one token, spelled exactly.
-
-        Raises:
-            UserError: no such token.
-        """
+        """Return the id of one token, spelled exactly (``UserError``: no such token)."""
         if token not in self._id:
             raise UserError(f"'{token}' is not a token of the clause corpus{did_you_mean(token, self.tokens)}")
         return self._id[token]
@@ -145,11 +140,7 @@ class ClauseVocabulary:
 
 
 def _check_new(added: AddedWords) -> None:
-    """Refuse what is not a word, or a word that the corpus has.
-
-    Raises:
-        UserError: names it.
-    """
+    """Refuse what is not a word, or a word that the corpus has (``UserError``: names it)."""
     taken = {word.lower() for members in GROUPS.values() for word in members}
     for key, words in vars(added).items():
         for word in words:
@@ -191,8 +182,6 @@ def resolve_held_out(
         held_out: ``{"positive": [...], "negative": [...]}``, or ``"shuffled"``: each class is shuffled by Python's
             ``random.Random(seed)`` and all but its first ``len // 2`` words are held out (the published way; seed 111
             gives the paper's split).
-        seed: the run's seed.
-        vocabulary: whose adjectives.
 
     Raises:
         UserError: a word that is not an adjective of that class; a whole class held out.
@@ -348,7 +337,6 @@ def generate_clauses(
     Each sentence takes a fixed number of uniform variates, so the first n sentences do not depend on ``size``.
 
     Args:
-        tables: the probabilities.
         words_PA: probability of each adjective within its class (``word_table``).
         size: number of sentences N.
         rng: source of the variates; advanced by 14 N.

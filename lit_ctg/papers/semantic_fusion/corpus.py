@@ -88,14 +88,11 @@ class ClauseCorpusDataModule(SentenceDataModule):
     Args:
         train_size, val_size: numbers of sentences; the test split also has ``val_size``.
         max_length: maximum length in tokens with ``<bos>`` and ``<eos>``; sentences are padded to it (at least to 19).
-        batch_size: sentences in a batch.
         held_out: adjectives kept out of training, see ``resolve_held_out``.
         seed: of the three corpora and of the training order, each its own stream.
         order_seed: of the training order instead.
         crop: crop batches to their longest sentence.
         num_workers: DataLoader processes (0 is fastest: a batch is one indexing operation).
-        words: additional words, see ``ClauseVocabulary``.
-        weights: arguments of ``tables_of``.
 
     Attributes:
         tables: the generator's probabilities.
@@ -322,7 +319,6 @@ def coupled_tables(
         intensifier_next_weights: first clause's intensifier -> second clause's -> weight.
         polarity_keep_probability: conjunction -> probability that the second clause keeps the first's polarity.
         punctuation_weights: intensifier -> "positive" or "negative" -> mark -> weight, by the last adjective phrase.
-        vocabulary: whose words.
 
     Raises:
         UserError: a word missing or unknown, invalid weights or probabilities; names the place.

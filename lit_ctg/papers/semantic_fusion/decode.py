@@ -357,9 +357,7 @@ class ClauseDecoding:
         temperature, top_p: neutral sampling, for every token that the group mixture does not draw.
         baseline_top_k: only for the baseline model ("fair" decoding).
         penalty: repetition penalty by model, keys ``baseline`` and ``fusion``.
-        penalty_window: number of last ids penalised.
         punctuation_penalty: further penalty on the last id when it is punctuation.
-        steering: see :class:`SteeringNumbers`.
         hard_threshold: control value above which hard control applies.
         mixture: group mixture by polarity, keys ``positive`` and ``negative``, see :class:`MixtureNumbers`.
         routes: the default routes of a control.
@@ -409,7 +407,6 @@ class ClauseDecoding:
 
         Args:
             controls: checked controls, one per row, or one for all rows.
-            grammar, vocabulary: of the corpus.
             fusion: the model has the feature channel; False gives the baseline's "fair" settings.
             hard, soft: whether these control routes are on.
         """
@@ -454,8 +451,6 @@ class ClauseGenerator(Generator[GeneratedClause]):
     Args:
         module: a ``StepModel`` (see ``decoding/loop.py``) with the attributes ``fusion`` (bool) and ``has_channel``
             (bool: its features can be set from a control).
-        decoding: settings.
-        vocabulary: of the clause corpus.
         held_out_ids: adjectives kept out of training.
 
     Raises:

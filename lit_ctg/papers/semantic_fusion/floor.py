@@ -50,14 +50,10 @@ class Floor:
         counted = self.seen_tokens_per_sentence if seen_only else self.tokens_per_sentence
         return counted + (mask == "input")
 
-    def nats_per_token(self, *, seen_only: bool = False, mask: str = "target") -> float:
-        """Return the mean cost of a counted token in nats."""
-        nats = self.seen_nats_per_sentence if seen_only else self.nats_per_sentence
-        return nats / self.tokens(seen_only=seen_only, mask=mask)
-
     def perplexity(self, *, seen_only: bool = False, mask: str = "target") -> float:
         """Return exp of the mean cost of a counted token."""
-        return math.exp(self.nats_per_token(seen_only=seen_only, mask=mask))
+        nats = self.seen_nats_per_sentence if seen_only else self.nats_per_sentence
+        return math.exp(nats / self.tokens(seen_only=seen_only, mask=mask))
 
 
 @dataclass(frozen=True)
@@ -106,10 +102,8 @@ def entropy_floor(
     """Compute both floors of a split.
 
     Args:
-        tables: the generator's probabilities.
         words_PA: probability of each adjective inside its class on this split.
         trained_PA: 1 for a trained adjective, 0 for a held-out one.
-        split: its name.
         polarity_known: False for the best predictor that does not know the polarity of a held-out adjective it has
             *read*: it marginalises over it, given everything else. Its knowledge of the following words is the same.
     """
@@ -183,7 +177,6 @@ def sentence_nats(
 
     Args:
         ids_NT: sentences with ``<bos>`` and ``<eos>``, padded; any T.
-        tables: the generator's probabilities.
         words_PA: probability of each adjective within its class.
         only_PA: if given (0/1), the predictor is the generator conditioned on its next adjective being one of these,
             with all its adjective mass on them.

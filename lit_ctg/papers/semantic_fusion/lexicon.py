@@ -120,20 +120,12 @@ class Lexicon:
         return made
 
     def column(self, name: str) -> tuple[float, ...]:
-        """Return one graded column.
-
-        Raises:
-            UserError: no such column.
-        """
+        """Return one graded column (``UserError``: no such column)."""
         check_value(f"lexicon {self.path}, column", name, Annotated[str, Choice(self.columns)])
         return self.columns[name]
 
     def of_class(self, name: str) -> tuple[str, ...]:
-        """Return the words of a class.
-
-        Raises:
-            UserError: no word has it.
-        """
+        """Return the words of a class (``UserError``: no word has it)."""
         check_value(f"lexicon {self.path}, class", name, Annotated[str, Choice(sorted(set(self.classes) - {""}))])
         return tuple(word for word, kind in zip(self.words, self.classes, strict=True) if kind == name)
 
@@ -175,11 +167,7 @@ def _read_csv(path: Path) -> list[Row]:
 
 
 def _vader_file() -> Path:
-    """Return the lexicon's file in the package, which is not imported.
-
-    Raises:
-        UserError: it is not installed.
-    """
+    """Return the lexicon's file in the package, which is not imported (``UserError``: it is not installed)."""
     found = importlib.util.find_spec("vaderSentiment")
     places = () if found is None else found.submodule_search_locations or ()
     for place in places:
@@ -220,7 +208,6 @@ class WordFinder(nn.Module):
     ``goodness`` counts until the next token shows that the word continues, as for a reader of the prefix).
 
     Args:
-        lexicon: the words.
         vocabulary: a tokenizer with ``tokens``, ``encode`` and ``decode``.
 
     Attributes:

@@ -25,7 +25,6 @@ class HeldOutTokens(LitMetric):
 
     Args:
         held_out_ids: by default ``bind`` takes them from the data module.
-        options: of the metric.
     """
 
     def __init__(self, *, held_out_ids: Iterable[int] | None = None, **options: Any) -> None:
@@ -84,7 +83,6 @@ class FocusCE(RatioMetric):
     ``compute`` and ``result`` give a dict keyed by token; NaN with ``n`` 0 for one that is never a target.
 
     Args:
-        tokens: the focus tokens.
         token_ids: their ids in the same order; by default ``bind`` takes them from the data module's vocabulary.
         mask: as for ``Perplexity``; both count the same positions unless pad is a focus token.
 
@@ -128,7 +126,6 @@ class FocusCE(RatioMetric):
         self.add_rows(nll_BTK.sum(1), is_focus_BTK.sum(1))
 
     def update_from(self, output: Any, batch: Mapping[str, Tensor]) -> None:
-        """Read ``output.scores_BTV`` and the batch's targets and mask."""
         self.update(output.scores_BTV, batch["target_ids_BT"], pick_mask(batch, self.mask))
 
     def compute(self) -> dict[str, Tensor]:
@@ -168,7 +165,6 @@ class SemanticMSE(RatioMetric):
         self.add_rows(*_squared_error(aux_BTF, target_BTF, mask_BT))
 
     def update_from(self, output: Any, batch: Mapping[str, Tensor]) -> None:
-        """Read the head's output and its target."""
         fused = _fused(self, output)
         self.update(fused.aux_BTF, fused.aux_target_BTF, pick_mask(batch, self.mask))
 
@@ -180,7 +176,6 @@ class SemanticMSEConstant(BatchMetric):
 
     Args:
         num_features: F, the number of features.
-        mask: as for ``SemanticMSE``.
     """
 
     unit = "squared membership"
@@ -209,7 +204,6 @@ class SemanticMSEConstant(BatchMetric):
         self.add(positions=mask_BT.sum(), sum_F=counted_PF.sum(0), sum_sq_F=counted_PF.square().sum(0))
 
     def update_from(self, output: Any, batch: Mapping[str, Tensor]) -> None:
-        """Read the auxiliary target."""
         self.update(_fused(self, output).aux_target_BTF, pick_mask(batch, self.mask))
 
     def compute(self) -> Tensor:
@@ -270,7 +264,7 @@ class PolarityConfusion(LitMetric):
         both = torch.cat([intended_N, realized_N])
         if both.numel() and not 0 <= int(both.min()) <= int(both.max()) < len(CLASSES):
             raise ValueError(f"polarity classes are 0, 1, 2 ({', '.join(CLASSES)}), got {sorted(set(both.tolist()))}")
-        self.add(counts_33=_confusion(intended_N, realized_N))
+        self.add(counts_33=torch.bincount(3 * intended_N + realized_N, minlength=9).reshape(3, 3))
 
     def compute(self) -> Tensor:
         """Return the counts, float64 (3, 3), rows intended."""
@@ -289,10 +283,6 @@ class PolarityConfusion(LitMetric):
         counts_33 = torch.as_tensor(last).tolist()
         counts = {(row, column): counts_33[i][j] for i, row in enumerate(CLASSES) for j, column in enumerate(CLASSES)}
         return heat_map(type(self).__name__, CLASSES, CLASSES, counts, x="realized", y="intended", kind="series0")
-
-
-def _confusion(intended_N: Tensor, realized_N: Tensor) -> Tensor:
-    return torch.bincount(3 * intended_N + realized_N, minlength=9).reshape(3, 3)
 
 
 class OodHitRate(HeldOutTokens, RateMetric):

@@ -72,7 +72,6 @@ class SemanticFusionForCausalLM(PortableLM):
         return self.embedding
 
     def scores(self, ids_BT: Tensor) -> Tensor:
-        """Return the logits of rows without padding on the left."""
         hidden_BTD = self.embedding(ids_BT) * self.config.sizes["embedding_scale"]
         if self.fuse is not None:
             length = ids_BT.shape[1]
@@ -87,11 +86,7 @@ class SemanticFusionForCausalLM(PortableLM):
 
 
 def portable(module: Any, datamodule: Any) -> Portable:
-    """Return a run's model.
-
-    Raises:
-        UserError: a model that sees later tokens, or one on a pretrained backbone.
-    """
+    """Return a run's model (``UserError``: a model that sees later tokens, or one on a pretrained backbone)."""
     if isinstance(module, TextFusionModule):
         return _text_model(module)
     other = f"a {type(module).__name__} is not a model of semantic fusion: it is not exported"

@@ -133,24 +133,20 @@ class ControlTrial(Checked, Callback):
             UserError: a prompt that the grammar cannot begin with, or a mark that closes no sentence.
         """
         datamodule = datamodule_of(trainer)
-        self._check(self.decoding.generator(pl_module, datamodule), datamodule.vocabulary)
-        if trainer.global_step == 0:
-            self.run(trainer, pl_module, prefix=UNTRAINED)
-
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Test the model that ``trainer.validate`` was given (not during training)."""
-        if trainer.state.fn == "validate":
-            self.run(trainer, pl_module)
-
-    def _check(self, generator: Generator, vocabulary: Any) -> None:
-        """Refuse before training what would end the run, or count for nothing, after it."""
-        marks = [vocabulary.tokens[index] for index in vocabulary.ids("punctuation")]
+        generator = self.decoding.generator(pl_module, datamodule)
+        marks = [datamodule.vocabulary.tokens[index] for index in datamodule.vocabulary.ids("punctuation")]
         for name, setting in self.settings.items():
             where = f"callback.control_trial.settings.{name}.punctuation"
             check_value(where, setting.get("punctuation"), Annotated[str, Choice(marks)] | None)
         if self.prompt:
             with naming("callback.control_trial.prompt"):
                 generator.prompt_ids(self.prompt)
+        if trainer.global_step == 0:
+            self.run(trainer, pl_module, prefix=UNTRAINED)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.state.fn == "validate":
+            self.run(trainer, pl_module)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the untrained model's results as plain values."""
@@ -167,7 +163,6 @@ class ControlTrial(Checked, Callback):
 
         Args:
             trainer: its data module has vocabulary and held-out ids.
-            module: the model to test.
             prefix: before every name, ``"untrained/"`` or nothing.
         """
         datamodule = datamodule_of(trainer)
@@ -310,7 +305,6 @@ class PrefixEvaluation(Callback):
             self.perplexity.update(scores_BTV, batch["target_ids_BT"], batch["mask_target_BT"])
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Store and log the result."""
         if self._on:
             result = self.perplexity.number()
             self.results[NAME] = result.to_dict()
@@ -379,7 +373,6 @@ class MembershipRecord(Callback):
         self.results: dict[str, dict[str, Any]] = {}
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Read the memberships from the module."""
         memberships = getattr(pl_module, "memberships", None)
         if memberships is None:
             raise UserError(
@@ -412,7 +405,6 @@ class LexiconTrial(Checked, Callback):
         decoding: an object whose ``generator(module, datamodule)`` returns the generator.
         seed: of the trials; no two settings share their noise.
         prompt: beginning of every text.
-        samples_kept: texts kept per setting.
 
     Attributes:
         results: ``control/<off|channel>/<setting>/polarity`` is the share of texts whose lexicon words sum to the
@@ -447,12 +439,10 @@ class LexiconTrial(Checked, Callback):
                 generator.checked(setting["control"])
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Test the model that ``trainer.validate`` was given."""
         if trainer.state.fn == "validate":
             self.run(pl_module, datamodule_of(trainer))
 
     def run(self, module: Any, datamodule: Any) -> None:
-        """Generate all texts and fill ``results`` and ``samples``."""
         generator = self.decoding.generator(module, datamodule)
         self.results, self.samples = {}, []
         off = self._texts(generator, [{}] * self.n, 0)

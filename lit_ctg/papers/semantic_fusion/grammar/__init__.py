@@ -90,8 +90,6 @@ def compile_grammar(where: str, content: Any, lexis: Lexis) -> CompiledGrammar:
 
     Args:
         where: name of the file in messages.
-        content: see the module's docstring.
-        lexis: its vocabulary, groups and agreement.
 
     Raises:
         UserError: an unknown key, slot, group or word, a word that leads to two slots, a sentence that cannot end.
@@ -145,7 +143,20 @@ class _Compiler:
         if not isinstance(own, Mapping):
             self.refuse("groups: give a mapping from names to lists of words")
         self.groups = {**lexis.groups, **{str(name): self._strings(f"groups.{name}", own[name]) for name in own}}
-        self.agreement = {**lexis.agreement, **self._agreement(content.get("agreement") or {})}
+        given = content.get("agreement") or {}
+        if not isinstance(given, Mapping) or not all(isinstance(values, Mapping) for values in given.values()):
+            self.refuse("agreement: give feature -> value -> list of words")
+        self.agreement = {
+            **lexis.agreement,
+            **{
+                str(feature): {
+                    word: str(value)
+                    for value in values
+                    for word in self._strings(f"agreement.{feature}.{value}", values[value])
+                }
+                for feature, values in given.items()
+            },
+        }
         self.slots = {str(name): self._options(str(name), slots[name]) for name in slots}
         for slot, options in self.slots.items():
             for following in [option["next"] for option in options]:
@@ -161,11 +172,9 @@ class _Compiler:
         self.reached: dict[str, tuple[str, Memory]] = {}
 
     def refuse(self, why: str) -> NoReturn:
-        """Raise a UserError that names the file."""
         raise UserError(f"{self.where}: {why}")
 
     def compile(self) -> CompiledGrammar:
-        """Return the grammar."""
         self.classes |= {"bos": (self.lexis.bos_id,), "eos": (self.lexis.eos_id,)}
         self.transitions["BOS"] = {"bos": _state(self.start, ())}
         waiting: list[tuple[str, Memory]] = [(self.start, ())]
@@ -181,7 +190,12 @@ class _Compiler:
             for number, option in enumerate(self.slots[slot]):
                 waiting += self._expand(slot, memory, number, option)
         self.transitions["EOS"] = {"eos": END}
-        self._check_end()
+        ends, grown = {END}, True
+        while grown:
+            more = {s for s, arrows in self.transitions.items() if s not in ends and ends & set(arrows.values())}
+            ends, grown = ends | more, bool(more)
+        if stuck := [state for state in self.transitions if state not in ends]:
+            self.refuse(f"a sentence that reaches {stuck[-1]} cannot end: give a later slot next: END")
         try:
             machine = FiniteStateGrammar(
                 tokens=self.lexis.tokens,
@@ -244,14 +258,6 @@ class _Compiler:
             self.classes[name] = tuple(whole)
             self.transitions[state][name] = target
 
-    def _check_end(self) -> None:
-        ends, grown = {END}, True
-        while grown:
-            more = {s for s, arrows in self.transitions.items() if s not in ends and ends & set(arrows.values())}
-            ends, grown = ends | more, bool(more)
-        if stuck := [state for state in self.transitions if state not in ends]:
-            self.refuse(f"a sentence that reaches {stuck[-1]} cannot end: give a later slot next: END")
-
     def _longest(self) -> int | None:
         """Return the number of tokens on the longest path from start to end, or None if there is a cycle."""
         length: dict[str, int] = {END: 0}
@@ -281,18 +287,6 @@ class _Compiler:
         if not items:
             self.refuse(f"{what} is empty: give at least one word")
         return list(items)
-
-    def _agreement(self, given: Any) -> dict[str, dict[str, str]]:
-        if not isinstance(given, Mapping) or not all(isinstance(values, Mapping) for values in given.values()):
-            self.refuse("agreement: give feature -> value -> list of words")
-        return {
-            str(feature): {
-                word: str(value)
-                for value in values
-                for word in self._strings(f"agreement.{feature}.{value}", values[value])
-            }
-            for feature, values in given.items()
-        }
 
     def _options(self, slot: str, given: Any) -> list[dict[str, Any]]:
         """Return the alternatives of a slot, with their words spelled out."""
