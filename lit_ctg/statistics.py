@@ -1,7 +1,7 @@
 """Intervals, an exact test and repeatability of rates, seeds and corpus ratios (numpy and scipy only, no torch).
 
-Every function takes plain numbers and returns plain numbers. An interval is ``(low, high)`` at the given confidence,
-95% by default, and ``None`` where the data cannot give one (no trial, one seed), so that a hole stays visible.
+Every function takes plain numbers and returns plain numbers. An interval is ``(low, high)`` at 95%, and ``None``
+where the data cannot give one (no trial, one seed), so that a hole stays visible.
 """
 
 from __future__ import annotations
@@ -12,23 +12,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy import stats
 
 Interval = tuple[float, float]
 
 
-def wilson_interval(successes: int, trials: int, confidence: float = 0.95) -> Interval | None:
+def wilson_interval(successes: int, trials: int) -> Interval | None:
     """Wilson score interval of a rate, without continuity correction (Wilson 1927); ``None`` without trials.
 
     Unlike the normal interval it stays in [0, 1] and keeps a width at 0 of n and n of n.
 
     Raises:
-        ValueError: a count is negative, there are more successes than trials, or confidence is not in (0, 1).
+        ValueError: a count is negative, there are more successes than trials.
     """
     _check_counts(successes, trials)
     if trials == 0:
         return None
-    z = float(stats.norm.ppf(0.5 + _checked_confidence(confidence) / 2))
+    z = float(stats.norm.ppf(0.975))
     rate = successes / trials
     centre = (rate + z * z / (2 * trials)) / (1 + z * z / trials)
     half = z / (1 + z * z / trials) * math.sqrt(rate * (1 - rate) / trials + z * z / (4 * trials * trials))
@@ -38,15 +39,13 @@ def wilson_interval(successes: int, trials: int, confidence: float = 0.95) -> In
     return low, high
 
 
-def newcombe_interval(
-    successes: int, trials: int, base_successes: int, base_trials: int, confidence: float = 0.95
-) -> Interval | None:
+def newcombe_interval(successes: int, trials: int, base_successes: int, base_trials: int) -> Interval | None:
     """Interval of the difference of two independent rates, ``successes/trials - base_successes/base_trials``.
 
     Newcombe (1998), method 10: the two Wilson intervals combined. ``None`` when either side has no trial.
     """
-    ours = wilson_interval(successes, trials, confidence)
-    base = wilson_interval(base_successes, base_trials, confidence)
+    ours = wilson_interval(successes, trials)
+    base = wilson_interval(base_successes, base_trials)
     if ours is None or base is None:
         return None
     rate, base_rate = successes / trials, base_successes / base_trials
@@ -56,7 +55,7 @@ def newcombe_interval(
     return low, high
 
 
-def t_interval(values: Sequence[float], confidence: float = 0.95) -> Interval | None:
+def t_interval(values: Sequence[float]) -> Interval | None:
     """Student t interval of the mean of independent values (one per seed); ``None`` for fewer than two.
 
     Raises:
@@ -65,12 +64,12 @@ def t_interval(values: Sequence[float], confidence: float = 0.95) -> Interval | 
     data = _finite(values)
     if data.size < 2:
         return None
-    half = t_quantile(data.size - 1, confidence) * float(data.std(ddof=1)) / math.sqrt(data.size)
+    half = t_quantile(data.size - 1) * float(data.std(ddof=1)) / math.sqrt(data.size)
     mean = float(data.mean())
     return mean - half, mean + half
 
 
-def prediction_interval(values: Sequence[float], confidence: float = 0.95) -> Interval | None:
+def prediction_interval(values: Sequence[float]) -> Interval | None:
     """Interval for one more independent value: ``mean +- t s sqrt(1 + 1/n)``; ``None`` below two values.
 
     For normal values its coverage is exact. Unlike the interval of the mean it does not shrink to nothing: with more
@@ -82,12 +81,12 @@ def prediction_interval(values: Sequence[float], confidence: float = 0.95) -> In
     data = _finite(values)
     if data.size < 2:
         return None
-    half = t_quantile(data.size - 1, confidence) * float(data.std(ddof=1)) * math.sqrt(1 + 1 / data.size)
+    half = t_quantile(data.size - 1) * float(data.std(ddof=1)) * math.sqrt(1 + 1 / data.size)
     mean = float(data.mean())
     return mean - half, mean + half
 
 
-def rate_prediction_interval(successes: int, trials: int, new_trials: int, confidence: float = 0.95) -> Interval | None:
+def rate_prediction_interval(successes: int, trials: int, new_trials: int) -> Interval | None:
     """Interval of the rate that ``new_trials`` more trials will show, given ``successes`` of ``trials``.
 
     Beta-binomial with Jeffreys' prior Beta(1/2, 1/2), equal tails; at 0 of n and n of n it keeps a width. ``None``
@@ -99,10 +98,9 @@ def rate_prediction_interval(successes: int, trials: int, new_trials: int, confi
     _check_counts(successes, trials)
     if trials == 0 or new_trials <= 0:
         return None
-    tail = (1 - _checked_confidence(confidence)) / 2
     counts = np.arange(new_trials + 1)
     shares = stats.betabinom.pmf(counts, new_trials, successes + 0.5, trials - successes + 0.5).cumsum()
-    low, high = np.searchsorted(shares, [tail, 1 - tail])
+    low, high = np.searchsorted(shares, [0.025, 0.975])
     return float(low) / new_trials, float(min(high, new_trials)) / new_trials
 
 
@@ -134,9 +132,9 @@ def coefficient_of_variation(values: Sequence[float]) -> float | None:
     return (1 + 1 / (4 * data.size)) * 100.0 * deviation / mean
 
 
-def paired_t_interval(ours: Sequence[float], base: Sequence[float], confidence: float = 0.95) -> Interval | None:
+def paired_t_interval(ours: Sequence[float], base: Sequence[float]) -> Interval | None:
     """Student t interval of the mean of ``ours[i] - base[i]``, pairs sharing a seed; ``None`` below two pairs."""
-    return t_interval(_differences(ours, base).tolist(), confidence)
+    return t_interval(_differences(ours, base).tolist())
 
 
 def sign_test(ours: Sequence[float], base: Sequence[float]) -> float:
@@ -156,7 +154,6 @@ def ratio_interval(
     cross: float,
     count_sq: float,
     rows: int,
-    confidence: float = 0.95,
 ) -> Interval | None:
     """Interval of a corpus ratio ``total / count`` whose independent units are rows (sentences).
 
@@ -170,8 +167,16 @@ def ratio_interval(
     ratio = total / count
     # the three terms cancel; rounding may leave a tiny negative number when all rows agree
     residual = max(0.0, total_sq - 2 * ratio * cross + ratio * ratio * count_sq)
-    half = t_quantile(rows - 1, confidence) * math.sqrt(rows / (rows - 1) * residual) / count
+    half = t_quantile(rows - 1) * math.sqrt(rows / (rows - 1) * residual) / count
     return ratio - half, ratio + half
+
+
+def interval_of_rows(total_R: ArrayLike, count_R: ArrayLike) -> Interval | None:
+    """Interval of a corpus ratio from what each row adds to total and count, see ``ratio_interval``."""
+    total_R, count_R = np.asarray(total_R, dtype=np.float64), np.asarray(count_R, dtype=np.float64)
+    sums = {"total": total_R, "count": count_R, "total_sq": total_R**2, "cross": total_R * count_R}
+    sums["count_sq"] = count_R**2
+    return ratio_interval(**{name: float(of_R.sum()) for name, of_R in sums.items()}, rows=int((count_R > 0).sum()))
 
 
 @dataclass(frozen=True)
@@ -194,15 +199,9 @@ def summarize(values: Sequence[float]) -> Summary:
 
 
 @functools.lru_cache(maxsize=1024)
-def t_quantile(degrees: int, confidence: float = 0.95) -> float:
+def t_quantile(degrees: int) -> float:
     """Return the two-sided quantile of Student's t distribution: 12.706 for one degree of freedom at 95%."""
-    return float(stats.t.ppf(0.5 + _checked_confidence(confidence) / 2, degrees))
-
-
-def _checked_confidence(confidence: float) -> float:
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence must lie between 0 and 1, got {confidence}")
-    return confidence
+    return float(stats.t.ppf(0.975, degrees))
 
 
 def _check_counts(successes: int, trials: int) -> None:

@@ -29,6 +29,18 @@ torch.set_num_threads(int(THREADS))
 if os.environ.get("LIT_CTG_TEST_HIDE_NUMBA"):
     sys.modules["numba"] = None  # type: ignore[assignment] # as where it is not installed
 
+OUTPUTS = str(Path(__file__).resolve().parents[1] / "outputs")
+
+
+def _keep_out_of_outputs(event: str, arguments: tuple[Any, ...]) -> None:
+    """Fail a test that reads, or writes, where a user's runs lie: it would depend on what they left there."""
+    if event in ("open", "os.listdir", "os.scandir") and isinstance(arguments[0], str | os.PathLike):
+        place = os.path.abspath(os.fspath(arguments[0]))
+        assert not f"{place}{os.sep}".startswith(OUTPUTS + os.sep), f"{place}: give the test a folder of its own"
+
+
+sys.addaudithook(_keep_out_of_outputs)
+
 # hundreds of tests compose configurations, and a third of that is parsing the same files: once a process is enough
 _PARSED: dict[str, Any] = {}
 

@@ -76,6 +76,13 @@ def test_the_wheel_is_small_and_prints_every_table(tmp_path: Path) -> None:
         assert len([line for line in lines if line["paper"] == paper]) == len(rows), paper
 
 
+def test_no_test_reads_what_a_users_runs_left() -> None:
+    """``conftest.py`` watches over it, other processes start in scratch folders."""
+    for read in (lambda: os.listdir(ROOT / "outputs"), lambda: (ROOT / "outputs" / "run.json").read_text()):
+        with pytest.raises(AssertionError, match="outputs"):
+            read()
+
+
 # extras that `make venv` leaves out
 UNLOCKED = {"docs", "tensorboard", "mlflow"}
 LOCKS = {name: f"requirements-{name}.lock" for name in ("cpu", "cuda")}

@@ -5,15 +5,15 @@ Shape letters: B ways to set the controls, T tokens of a continuation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from lit_ctg.control.steered import Steered
 from lit_ctg.core.chat import chat_ids
-from lit_ctg.core.generation import NO_END, ControlSetting, GeneratedText, Writer
-from lit_ctg.decoding.rule import RuleList, ScoreRule
-from lit_ctg.errors import UserError
+from lit_ctg.core.generation import NO_END, Batch, ControlSetting, GeneratedText, Writer
+from lit_ctg.decoding.rule import RuleList
+from lit_ctg.errors import refuse
 
 
 class SteeredGenerator(Writer[GeneratedText]):
@@ -31,10 +31,11 @@ class SteeredGenerator(Writer[GeneratedText]):
 
     def __init__(self, steered: Steered, *, max_new_tokens: int, chat: bool = False, system: str | None = None) -> None:
         super().__init__(steered.model, max_new_tokens=max_new_tokens)
-        if steered.tokenizer is None:
-            raise UserError("texts need a tokenizer: Steered(model, controls, tokenizer=...)")
-        if before := [control.name for control in steered.controls if control.kind == "soft_prompt"]:
-            raise UserError(f"control {before[0]} needs positions before every text: use lit-ctg generate model=...")
+        before = [control.name for control in steered.controls if control.kind == "soft_prompt"]
+        refuse({
+            "texts need a tokenizer: Steered(model, controls, tokenizer=...)": steered.tokenizer is None,
+            f"control {before[:1]} needs positions before every text: use lit-ctg generate model=...": before,
+        })  # fmt: skip
         self.steered, self.chat, self.system = steered, chat, system
         ends = steered.model.generation_config.eos_token_id
         self.ends = {ends} if isinstance(ends, int) else set(ends or ())
@@ -60,29 +61,18 @@ class SteeredGenerator(Writer[GeneratedText]):
         shown = self.steered.tokenizer.decode(ids[self.chat * prompt_length :], skip_special_tokens=True)
         return GeneratedText(shown, tuple(ids), prompt_length, control)
 
-    def draw(
-        self,
-        prompts: Sequence[list[int]],
-        controls: Sequence[dict[str, Any]],
-        routes: Collection[str],
-        length: int,
-        wrap: Callable[[ScoreRule], ScoreRule],
-        *,
-        seed: int | None,
-        rows: Sequence[int] | None,
-        eos_id: int,
-    ) -> list[list[int]]:
+    def draw(self, batch: Batch) -> list[list[int]]:
         """As in the contract; the model's own generation settings (temperature, nucleus) apply while it samples."""
-        options: dict[str, Any] = {"max_new_tokens": length, "num_beams": 1, "do_sample": seed is not None}
-        options["reply_only"] = self.chat
-        options |= {} if seed is None else {"seed": seed, "rows": rows}
-        options |= {"eos_token_id": NO_END} if eos_id == NO_END else {}
-        made = self.steered.generate(prompts, columns(controls), logits_processor=[wrap(RuleList())], **options)
-        longest, texts = max(map(len, prompts), default=0), []
-        for own, ids in zip(prompts, made.tolist(), strict=True):
+        options: dict[str, Any] = {"max_new_tokens": batch.length, "num_beams": 1, "do_sample": batch.seed is not None}
+        options |= {"reply_only": self.chat, "logits_processor": [batch.wrap(RuleList())]}
+        options |= {} if batch.seed is None else {"seed": batch.seed, "rows": batch.rows}
+        options |= {"eos_token_id": NO_END} if batch.eos_id == NO_END else {}
+        made = self.steered.generate(batch.prompts, columns(batch.controls), **options)
+        longest, texts = max(map(len, batch.prompts), default=0), []
+        for own, ids in zip(batch.prompts, made.tolist(), strict=True):
             new = ids[longest:]
             stop = next((place + 1 for place, number in enumerate(new) if number in self.ends), len(new))
-            texts.append([*own, *(new if eos_id == NO_END else new[:stop])])
+            texts.append([*own, *(new if batch.eos_id == NO_END else new[:stop])])
         return texts
 
 

@@ -28,7 +28,7 @@ from lit_ctg.decoding.ngram import Found, NgramModel, histories
 from lit_ctg.decoding.rule import PerRow, ScoreRule, per_row
 from lit_ctg.errors import UserError
 from lit_ctg.limits import Choice
-from lit_ctg.statistics import Interval, ratio_interval
+from lit_ctg.statistics import Interval, interval_of_rows
 
 MIXTURES = ("linear", "product")
 MAGNITUDES = 8  # 1, 2 to 3, 4 to 7, ..., 128 and more
@@ -291,24 +291,21 @@ class Fit:
             self.cost[name].index_add_(0, bucket_X, cost.double().cpu())
         self.count_K += torch.bincount(bucket_X, minlength=len(self.count_K))
 
-    def weights(self) -> dict[str, Tensor]:
-        """Return the best weight [K] of each bucket and mixture (``UserError``: there was no target)."""
+    def best(self) -> tuple[dict[str, Tensor], str]:
+        """Return the best weight [K] of each bucket and mixture, and the mixture that costs less under its weights.
+
+        Raises:
+            UserError: there was no target.
+        """
         if not bool(self.count_K.any()):
             raise UserError("the held-out text has no token to fit on: give more text")
-        best = {}
+        weights, costs = {}, {}
         for name, cost_KG in self.cost.items():
             average_G = cost_KG.sum(0) / self.count_K.sum()
-            best[name] = GRIDS[name][(cost_KG + PRIOR * average_G).argmin(1)]
-        return best
-
-    def best_mixture(self) -> str:
-        """Return the mixture that costs less under its weights."""
-        return min(MIXTURES, key=lambda name: float(self._least(name)))
-
-    def _least(self, name: str) -> Tensor:
-        weight_K, grid_G = self.weights()[name], GRIDS[name]
-        column_K = torch.searchsorted(grid_G, weight_K).clamp(max=len(grid_G) - 1)
-        return self.cost[name].gather(1, column_K.unsqueeze(1)).sum()
+            column_K = (cost_KG + PRIOR * average_G).argmin(1)
+            weights[name] = GRIDS[name][column_K]
+            costs[name] = float(cost_KG.gather(1, column_K.unsqueeze(1)).sum())
+        return weights, min(MIXTURES, key=costs.__getitem__)
 
 
 @torch.inference_mode()
@@ -325,9 +322,8 @@ def fit(memory: Memory, model: Any, texts: Sequence[np.ndarray], *, context: int
     for ids_T in texts:
         for part in read_scores(model, ids_T, context=context, start=start):
             found.add(*part)
-    return Memory(
-        memory.ngram, weights=found.weights(), mixture=found.best_mixture(), text=memory.text, name=memory.name
-    )
+    weights, mixture = found.best()
+    return Memory(memory.ngram, weights=weights, mixture=mixture, text=memory.text, name=memory.name)
 
 
 @torch.inference_mode()
@@ -356,15 +352,7 @@ def saved(memory: Memory, model: Any, texts: Sequence[np.ndarray], *, context: i
     means = table.sum(0) / tokens
 
     def gain(base: int, column: int) -> tuple[float, Interval | None]:
-        difference, counts = table[:, base] - table[:, column], table[:, 0]
-        interval = ratio_interval(
-            total=float(difference.sum()),
-            count=float(tokens),
-            total_sq=float((difference**2).sum()),
-            cross=float((difference * counts).sum()),
-            count_sq=float((counts**2).sum()),
-            rows=len(table),
-        )
+        interval = interval_of_rows(table[:, base] - table[:, column], table[:, 0])
         return float(means[base] - means[column]), interval
 
     columns = {name: 3 + place for place, name in enumerate(rules)}

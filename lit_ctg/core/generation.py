@@ -11,7 +11,8 @@ from __future__ import annotations
 import abc
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from lit_ctg.core.model import evaluating
 from lit_ctg.decoding.loop import generate
-from lit_ctg.decoding.rule import RuleList, ScoreRule
+from lit_ctg.decoding.rule import ScoreRule
 from lit_ctg.errors import UserError, check_known, check_number, did_you_mean, refuse
 
 NO_END = -1  # an id that no token has: texts end only at their length
@@ -98,6 +99,23 @@ class GeneratedText:
 TextT = TypeVar("TextT", bound=GeneratedText)
 
 
+@dataclass(frozen=True)
+class Batch:
+    """What a writer continues by up to ``length`` tokens: prompts and their checked controls, one for each text.
+
+    ``seed`` and ``rows`` are those of ``Writer.generate``. ``wrap`` puts a rule around those of the controls.
+    """
+
+    prompts: Sequence[list[int]]
+    controls: Sequence[dict[str, Any]]
+    routes: Collection[str]
+    length: int
+    eos_id: int
+    seed: int | None = None
+    rows: Sequence[int] | None = None
+    wrap: Callable[[ScoreRule], ScoreRule] = lambda rules: rules
+
+
 class Watched(ScoreRule):
     """A rule that reports the ids so far, [B, T], before every token."""
 
@@ -112,15 +130,8 @@ class Watched(ScoreRule):
 class Forced(ScoreRule):
     """Forces given tokens and records their log P under the rules: ``found`` holds [B] per token."""
 
-    def __init__(self, start: int, ids: Sequence[int]) -> None:
-        self.inner: ScoreRule = RuleList()
-        self.start, self.ids = start, ids
-        self.found: list[Tensor] = []
-
-    def after(self, rules: ScoreRule) -> Forced:
-        """Return this rule, applied after others."""
-        self.inner = rules
-        return self
+    def __init__(self, start: int, ids: Sequence[int], found: list[Tensor], inner: ScoreRule) -> None:
+        self.start, self.ids, self.found, self.inner = start, ids, found, inner
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         place = input_ids.shape[1] - self.start
@@ -200,12 +211,8 @@ class Writer(abc.ABC, Generic[TextT]):
         prompts = [self.prompt_ids(text) for text in one_each(prompt, n, "prompts")]
         length = self.max_new_tokens if max_new_tokens is None else max_new_tokens
         self.check_room(max(map(len, prompts), default=0), length)
-
-        def wrap(rules: ScoreRule) -> ScoreRule:
-            return rules if watch is None else Watched(rules, watch)
-
-        drawn = self.draws(seed)
-        made = self.draw(prompts, checked, taken, length, wrap, seed=drawn, rows=rows, eos_id=self.eos_id)
+        batch = Batch(prompts, checked, taken, length, self.eos_id, self.draws(seed), rows)
+        made = self.draw(batch if watch is None else replace(batch, wrap=lambda rules: Watched(rules, watch)))
         return [self.text(ids, len(p), c) for ids, p, c in zip(made, prompts, checked, strict=True)]
 
     def log_probs(
@@ -227,29 +234,14 @@ class Writer(abc.ABC, Generic[TextT]):
             return torch.zeros(len(checked), len(ids), dtype=torch.float64)
         begin = self.prompt_ids(prompt)
         self.check_room(len(begin), len(ids))
-        forced = Forced(len(begin), ids)
-        prompts = [begin] * len(checked)
-        self.draw(prompts, checked, taken, len(ids), forced.after, seed=None, rows=None, eos_id=NO_END)
-        return torch.stack(forced.found, dim=1)
+        found: list[Tensor] = []
+        forced = partial(Forced, len(begin), ids, found)
+        self.draw(Batch([begin] * len(checked), checked, taken, len(ids), NO_END, wrap=forced))
+        return torch.stack(found, dim=1)
 
     @abc.abstractmethod
-    def draw(
-        self,
-        prompts: Sequence[list[int]],
-        controls: Sequence[dict[str, Any]],
-        routes: Collection[str],
-        length: int,
-        wrap: Callable[[ScoreRule], ScoreRule],
-        *,
-        seed: int | None,
-        rows: Sequence[int] | None,
-        eos_id: int,
-    ) -> list[list[int]]:
-        """Return each prompt with its continuation, under checked controls.
-
-        Args:
-            wrap: puts a rule around those of the controls.
-        """
+    def draw(self, batch: Batch) -> list[list[int]]:
+        """Return each prompt with its continuation."""
 
     def row(self, control: dict[str, Any], number: int) -> dict[str, Any]:
         """Return the control of row ``number``; a paper may check combinations of controls here."""
@@ -312,19 +304,13 @@ class Generator(Writer[TextT]):
         """Return the argument of the step model's ``start``, such as the features of each row."""
         return None
 
-    def draw(
-        self,
-        prompts: Sequence[list[int]],
-        controls: Sequence[dict[str, Any]],
-        routes: Collection[str],
-        length: int,
-        wrap: Callable[[ScoreRule], ScoreRule],
-        **drawn: Any,
-    ) -> list[list[int]]:
-        state = self.state(controls, routes)
-        rules, model = wrap(self.rules(controls, routes, state)), self.model(prompts, routes)
+    def draw(self, batch: Batch) -> list[list[int]]:
+        state, model = self.state(batch.controls, batch.routes), self.model(batch.prompts, batch.routes)
+        rules = batch.wrap(self.rules(batch.controls, batch.routes, state))
+        options: dict[str, Any] = {name: getattr(batch, name) for name in ("seed", "rows", "eos_id")}
+        options |= {"max_new_tokens": batch.length, "pad_id": self.pad_id, "channel": state}
         with evaluating(self.module):
-            return generate(model, prompts, rules, max_new_tokens=length, pad_id=self.pad_id, channel=state, **drawn)
+            return generate(model, batch.prompts, rules, **options)
 
 
 def check_room(prompt: int, new: int | None, context: int | None, named: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 Direction = Literal["lower", "higher", "none"]
@@ -30,11 +30,4 @@ class MetricResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the entry of ``run.json``; the interval becomes a list, as JSON has no tuples."""
-        return {
-            "value": self.value,
-            "unit": self.unit,
-            "direction": self.direction,
-            "n": self.n,
-            "ci95": None if self.ci95 is None else list(self.ci95),
-            "version": self.version,
-        }
+        return asdict(self) | {"ci95": None if self.ci95 is None else list(self.ci95)}

@@ -13,7 +13,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from lit_ctg.config import Regime, Size, composed, config_folder, explained, plain, prepare_overrides
-from lit_ctg.errors import UserError, check_known, refuse
+from lit_ctg.errors import check_known, refuse
 from lit_ctg.files import plain_name
 from lit_ctg.limits import Count, Fraction, Nucleus, Positive, Seed, Whole, check_value
 from lit_ctg.network.pretrained import PLAIN, Loading
@@ -91,10 +91,11 @@ def compose(words: Sequence[str]) -> DictConfig:
         for key, value in held.items():
             check_value(key, value, hints[key])
         loading = {key: value for key, value in held.items() if key not in ("chat", "system")}
-        if cfg.model is None and held != {**asdict(PLAIN), "chat": False, "system": None}:
-            raise UserError(f"{', '.join(held)} are for model=<name>: leave them out or give one")
-        if held["system"] is not None and not held["chat"]:
-            raise UserError("system= needs chat=true")
+        own = held != {**asdict(PLAIN), "chat": False, "system": None}
+        refuse({
+            f"{', '.join(held)} are for model=<name>: leave them out or give one": cfg.model is None and own,
+            "system= needs chat=true": held["system"] is not None and not held["chat"],
+        })  # fmt: skip
         with open_dict(cfg):
             if loading != asdict(PLAIN):
                 cfg.loading = loading

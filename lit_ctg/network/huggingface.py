@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lit_ctg.errors import UserError, only_errors_of
+from lit_ctg.errors import UserError, only_errors_of, refuse
 from lit_ctg.limits import Pretrained, checked
 from lit_ctg.network.layers import attention_layers, feed_forward_layers, linear_sizes
 from lit_ctg.network.pretrained import MODELS, PLAIN, Loading, origin, resolve
@@ -213,10 +213,11 @@ def _held(config: Any, loading: Loading) -> dict[str, Any]:
     """
     usable = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     device = next(name for name, there in usable.items() if there) if loading.device == "auto" else loading.device
-    if not usable[device]:
-        raise UserError(f"device={device}: torch finds none here; give device=cpu")
-    if loading.device_map is not None and loading.device != "auto":
-        raise UserError(f"device_map={loading.device_map} chooses the devices itself: leave device={device} out")
+    chosen = loading.device_map is not None and loading.device != "auto"
+    refuse({
+        f"device={device}: torch finds none here; give device=cpu": not usable[device],
+        f"device_map={loading.device_map} chooses the devices itself: leave device={device} out": chosen,
+    })  # fmt: skip
     options: dict[str, Any] = {"dtype": _precision(config, loading, device)}
     if loading.load is not None:
         options["quantization_config"] = _quantization(loading.load, options["dtype"])

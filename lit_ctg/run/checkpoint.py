@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 
 from lit_ctg.callback.checkpoint import KEY, DamagedError, load_checked, previous
 from lit_ctg.config import changed, compose, plain
-from lit_ctg.errors import UserError, within
+from lit_ctg.errors import UserError, refuse, within
 from lit_ctg.limits import Choice, Seed, check_value
 from lit_ctg.results.record import HASH_IGNORED, REGIMES, SIZES, drop_keys, load_record, without_modules
 from lit_ctg.run.corpus import difference, fingerprint
@@ -168,13 +168,12 @@ def _of_run_directory(folder: Path, words: list[str]) -> tuple[DictConfig, Check
     Raises:
         UserError: not a run directory, a word that chooses another part or experiment, or a model other than the run's.
     """
-    if not _complete(folder):
-        raise UserError(
-            f"{folder} is not a run directory with a checkpoint: give the folder that a finished lit-ctg train left "
-            "under outputs/, or experiment=..."
-        )
-    if named := next((word for word in words if word.startswith("ckpt_path=")), None):
-        raise UserError(f"{named}: {folder} brings its own checkpoint: leave one of the two out")
+    named = next((word for word in words if word.startswith("ckpt_path=")), None)
+    refuse({
+        f"{folder} is not a run directory with a checkpoint: give the folder that a finished lit-ctg train left under "
+        "outputs/, or experiment=...": not _complete(folder),
+        f"{named}: {folder} brings its own checkpoint: leave one of the two out": named,
+    })  # fmt: skip
     checkpoint = _of_run(folder)
     cfg = changed(checkpoint.config, words, checkpoint.path)
     return cfg, _compared(cfg, checkpoint)

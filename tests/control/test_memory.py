@@ -104,7 +104,7 @@ def test_a_bucket_of_few_targets_takes_the_weight_of_all(ngram: NgramModel) -> N
         found.cost[name][5] = 1000 * -0.1 * grid_G
         found.cost[name][7], found.cost[name][8] = 0.5 * grid_G, 100 * 0.5 * grid_G
     found.count_K[5], found.count_K[7], found.count_K[8] = 1000, 1, 100
-    for weight_K in found.weights().values():
+    for weight_K in found.best()[0].values():
         assert weight_K[8] == 0 and weight_K[[0, 5, 7]].tolist() == [1, 1, 1]
 
 

@@ -36,6 +36,7 @@ from lit_ctg.papers.control_code.metrics import (
 )
 from lit_ctg.papers.control_code.model import codes_of
 from lit_ctg.papers.control_code.verify import LEARNED
+from lit_ctg.statistics import exp_or_inf
 
 FROM = ("held_out", "whole_text")
 MODES = ("greedy", "sampled")
@@ -169,7 +170,7 @@ class TrainingCurve:
         cost, tokens, means, batches = strategy.reduce(self.sums, reduce_op="sum").tolist()
         self.sums = torch.zeros(4, dtype=torch.float64)
         nats, logged = cost / max(tokens, 1.0), means / max(batches - 1.0, 1.0)
-        values = (nats, _exp(nats), logged, _exp(logged))
+        values = (nats, exp_or_inf(nats), logged, exp_or_inf(logged))
         return dict(zip(CURVE_UNITS, values, strict=True))
 
     def state_dict(self) -> dict[str, Any]:
@@ -458,10 +459,6 @@ def _swap(gap: CodeSwapGap, trainer: Trainer, module: LightningModule, output: A
         wrong_BT = wrong_BT.to(cost_BT) + cost_BT / (count - 1)
     right_BT = token_nll(output.scores_BTV, batch["target_ids_BT"], batch["mask_target_BT"])
     gap.update(wrong_BT.sum(1), right_BT.sum(1), batch["mask_target_BT"].sum(1), code_B)
-
-
-def _exp(nats: float) -> float:
-    return math.exp(nats) if nats < 700 else math.inf
 
 
 def _token_metrics(generations: Sequence[Sequence[int]]) -> dict[str, MetricResult]:

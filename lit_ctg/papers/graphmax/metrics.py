@@ -23,7 +23,7 @@ from lit_ctg.core.metric import LitMetric
 from lit_ctg.core.result import MetricResult
 from lit_ctg.decoding.ngram import NgramModel
 from lit_ctg.errors import UserError
-from lit_ctg.statistics import ratio_interval
+from lit_ctg.statistics import exp_or_inf, interval_of_rows
 
 _WORD = re.compile(r"\w+|[^\w\s]")
 
@@ -218,18 +218,6 @@ def text_perplexity(nats_N: Sequence[float], tokens_N: Sequence[int], version: i
     total, count = math.fsum(nats_N), sum(tokens_N)
     if count == 0:
         return MetricResult(math.nan, "perplexity", "lower", 0, None, version)
-    pairs = list(zip(nats_N, tokens_N, strict=True))
-    interval = ratio_interval(
-        total=total,
-        count=count,
-        total_sq=math.fsum(n * n for n, _ in pairs),
-        cross=math.fsum(n * t for n, t in pairs),
-        count_sq=math.fsum(t * t for _, t in pairs),
-        rows=sum(t > 0 for _, t in pairs),
-    )
-    ci95 = None if interval is None else (_exp(interval[0]), _exp(interval[1]))
-    return MetricResult(_exp(total / count), "perplexity", "lower", count, ci95, version)
-
-
-def _exp(nats: float) -> float:
-    return math.exp(nats) if nats < 700 else math.inf
+    interval = interval_of_rows(nats_N, tokens_N)
+    ci95 = None if interval is None else (exp_or_inf(interval[0]), exp_or_inf(interval[1]))
+    return MetricResult(exp_or_inf(total / count), "perplexity", "lower", count, ci95, version)

@@ -35,7 +35,7 @@ from lit_ctg.papers.graphmax.translation_corpus import TranslationBatch
 from lit_ctg.papers.graphmax.trial import Methods, checked_methods
 from lit_ctg.papers.graphmax.trial_parts import FLOOR, target_nll
 from lit_ctg.papers.graphmax.variant import Variant, VariantRule, variants
-from lit_ctg.statistics import ratio_interval
+from lit_ctg.statistics import interval_of_rows
 
 SIDES = ("encoder", "decoder")
 UNBOUNDED = 1 << 20  # positions of a network without a stated limit
@@ -376,15 +376,8 @@ def reference_nll(
 
 def per_token(total_B: Tensor, count_B: Tensor, unit: str) -> MetricResult:
     """Return the mean over the tokens of B sentences (from sums and counts), with its interval over sentences."""
-    total_B, count_B = total_B.double(), count_B.double()
-    interval = ratio_interval(
-        total=float(total_B.sum()),
-        count=float(count_B.sum()),
-        total_sq=float(total_B.square().sum()),
-        cross=float((total_B * count_B).sum()),
-        count_sq=float(count_B.square().sum()),
-        rows=int((count_B > 0).sum()),
-    )
+    total_B, count_B = total_B.double().cpu(), count_B.double().cpu()
+    interval = interval_of_rows(total_B, count_B)
     return MetricResult(float(total_B.sum() / count_B.sum()), unit, "lower", int(count_B.sum()), interval, VERSION)
 
 

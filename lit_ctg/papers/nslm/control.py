@@ -56,7 +56,7 @@ from lit_ctg.papers.nslm.micro_model import (
 )
 from lit_ctg.papers.nslm.model import NSLMModule
 from lit_ctg.papers.nslm.occurrences import Carry, Contexts, ContextTracker
-from lit_ctg.statistics import ratio_interval
+from lit_ctg.statistics import interval_of_rows
 
 AnyModel = MicroModel | Repeat | Blend
 # how text is split into words where a run of tokens is not a class member
@@ -287,12 +287,8 @@ def _saving(log_N2: Sequence[np.ndarray], weight: float) -> dict[str, float]:
         gains = [np.logaddexp(own[:, 0] + np.log(weight), own[:, 1] + np.log1p(-weight)) - own[:, 1] for own in log_N2]
     units = gains if len(gains) >= LEAST_TEXTS else np.concatenate(gains)[:, None]
     total_U, count_U = np.array([[unit.sum(), len(unit)] for unit in units]).T
-    interval = ratio_interval(
-        total=float(total_U.sum()), count=float(count_U.sum()), total_sq=float((total_U**2).sum()),
-        cross=float((total_U * count_U).sum()), count_sq=float((count_U**2).sum()), rows=len(units),
-    )  # fmt: skip
     nats = float(total_U.sum() / count_U.sum())
-    low, high = interval or (-math.inf, math.inf)
+    low, high = interval_of_rows(total_U, count_U) or (-math.inf, math.inf)
     return {"strength": weight, "nats": nats, "low": low, "high": high, "places": float(count_U.sum())}
 
 
