@@ -181,11 +181,7 @@ class Command:
 
 
 def read_value(key: str, text: str) -> Any:
-    """Read a number, a truth value, a list or a mapping as Hydra's configurations write them; other words stay text.
-
-    Raises:
-        UserError: names the key.
-    """
+    """Read a number, a truth value, a list or a mapping as Hydra's configurations write them; other words stay text."""
     try:
         value = OmegaConf.from_dotlist([f"value={text}"])
         return OmegaConf.to_container(value, resolve=False)["value"]  # type: ignore[index,call-overload]  # a mapping

@@ -25,9 +25,6 @@ def refuse(cases: Mapping[str, object], where: str = "") -> None:
 
     Args:
         cases: what is wrong and what to give -> whether it holds.
-
-    Raises:
-        UserError: a case holds.
     """
     for text, holds in cases.items():
         if holds:

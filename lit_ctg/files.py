@@ -64,9 +64,6 @@ def reading(what: str | Path, kind: str, remedy: str, *others: type[Exception]) 
         kind: what it should be, such as "a run record".
         remedy: what to do, the end of the message.
         others: more classes of errors than those of files, values and recursion.
-
-    Raises:
-        UserError: such a failure.
     """
     try:
         yield
@@ -227,20 +224,12 @@ def locked(lock_file: str | Path, *, timeout_s: float = 3600.0, remedy: str = EL
 
 
 def try_lock(lock_file: str | Path, *, remedy: str = ELSEWHERE) -> BaseFileLock | None:
-    """Take ``lock_file`` and return it, held until ``release()`` or the end of the process; None if it is taken.
-
-    Raises:
-        UserError: its folder cannot be written.
-    """
+    """Take ``lock_file`` and return it, held until ``release()`` or the end of the process; None if it is taken."""
     return _lock(lock_file, 0.0, remedy)
 
 
 def wait_lock(lock_file: str | Path, *, remedy: str = ELSEWHERE) -> BaseFileLock:
-    """Take ``lock_file`` as soon as it is free, however long that takes, and return it as `try_lock` does.
-
-    Raises:
-        UserError: its folder cannot be written.
-    """
+    """Take ``lock_file`` as soon as it is free, however long that takes, and return it as `try_lock` does."""
     lock = _lock(lock_file, -1.0, remedy)
     assert lock is not None, "a lock without a time limit does not time out"
     return lock

@@ -135,11 +135,7 @@ class Checked:
 
 
 def check_settings(node: Any, where: str) -> None:
-    """Check what a configuration node gives to the classes that it names, before they are built.
-
-    Raises:
-        UserError: names the first setting that does not fit by its full key.
-    """
+    """Check what a configuration node gives to the classes that it names, before they are built."""
     if isinstance(node, DictConfig):
         node = OmegaConf.to_container(node, resolve=True)
     if isinstance(node, list):

@@ -1,7 +1,8 @@
 """Intervals, an exact test and repeatability of rates, seeds and corpus ratios (numpy and scipy only, no torch).
 
 Every function takes plain numbers and returns plain numbers. An interval is ``(low, high)`` at 95%, and ``None``
-where the data cannot give one (no trial, one seed), so that a hole stays visible.
+where the data cannot give one (no trial, one seed), so that a hole stays visible. NaN and infinity are refused by a
+``ValueError``.
 """
 
 from __future__ import annotations
@@ -56,11 +57,7 @@ def newcombe_interval(successes: int, trials: int, base_successes: int, base_tri
 
 
 def t_interval(values: Sequence[float]) -> Interval | None:
-    """Student t interval of the mean of independent values (one per seed); ``None`` for fewer than two.
-
-    Raises:
-        ValueError: a value is NaN or infinite.
-    """
+    """Student t interval of the mean of independent values (one per seed); ``None`` for fewer than two."""
     data = _finite(values)
     if data.size < 2:
         return None
@@ -74,9 +71,6 @@ def prediction_interval(values: Sequence[float]) -> Interval | None:
 
     For normal values its coverage is exact. Unlike the interval of the mean it does not shrink to nothing: with more
     seeds it approaches the spread of single runs, with which a number printed from one run must be compared.
-
-    Raises:
-        ValueError: a value is NaN or infinite.
     """
     data = _finite(values)
     if data.size < 2:
@@ -120,9 +114,6 @@ def coefficient_of_variation(values: Sequence[float]) -> float | None:
 
     Belz, Popovic and Mille, Quantified Reproducibility Assessment of NLP Results (ACL 2022), in percent. Values must be
     on a scale that starts at 0: shift them first. ``None`` below two values and where the mean is not above 0.
-
-    Raises:
-        ValueError: a value is NaN or infinite.
     """
     data = _finite(values)
     mean = float(data.mean()) if data.size else 0.0

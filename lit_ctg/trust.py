@@ -175,11 +175,7 @@ def _in_conf() -> frozenset[str]:
 
 
 def stored(config: Mapping[str, Any], source: Any) -> DictConfig:
-    """Return a configuration that was read from a file; what it names is checked where it is built.
-
-    Raises:
-        UserError: see ``check_plain``.
-    """
+    """Return a configuration that was read from a file; what it names is checked where it is built."""
     check_plain(config, source)
     return OmegaConf.create(dict(config))
 

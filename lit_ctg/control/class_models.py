@@ -131,11 +131,7 @@ class ClassModels(ClassControl):
         self.size = sizes.pop()
 
     def check_model(self, model: Any) -> None:
-        """Refuse a model that is one of the classes' own, which would be read under the controls.
-
-        Raises:
-            UserError: see ``Control.check_model``; or it is one of them.
-        """
+        """Refuse a model that is one of the classes' own, which would be read under the controls."""
         super().check_model(model)
         for name, each in self.models.items():
             if each is model:
@@ -176,11 +172,7 @@ MOST_BUFFER_BYTES = 2**28
 
 
 def _rebuilt(settings: Mapping[str, Any], own: Mapping[str, Tensor]) -> Any:
-    """Return a model, after a copy without memory has shown that it has just these tensors.
-
-    Raises:
-        ValueError: it has others.
-    """
+    """Return a model, after a copy without memory has shown that it has just these tensors."""
     from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM
 
     kind = settings["model_type"]

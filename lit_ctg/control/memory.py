@@ -114,9 +114,6 @@ def allowed_log_probs(probs_NV: Tensor, log_p_NV: Tensor) -> Tensor:
 
     Columns beyond the n-gram model's tokens (an enlarged head) have probability 0; a row in which none of q's tokens
     remains takes p.
-
-    Raises:
-        UserError: the scores have fewer columns.
     """
     missing = log_p_NV.shape[1] - probs_NV.shape[1]
     if missing < 0:
@@ -292,11 +289,7 @@ class Fit:
         self.count_K += torch.bincount(bucket_X, minlength=len(self.count_K))
 
     def best(self) -> tuple[dict[str, Tensor], str]:
-        """Return the best weight [K] of each bucket and mixture, and the mixture that costs less under its weights.
-
-        Raises:
-            UserError: there was no target.
-        """
+        """Return the best weight [K] of each bucket and mixture, and the mixture that costs less under its weights."""
         if not bool(self.count_K.any()):
             raise UserError("the held-out text has no token to fit on: give more text")
         weights, costs = {}, {}

@@ -245,9 +245,6 @@ class Steered:
         """Return the continuations as texts, without the prompts and without special tokens; see ``generate``.
 
         They can be appended to the prompt as they are: they include the space between two words.
-
-        Raises:
-            UserError: see ``generate``; there is no tokenizer.
         """
         self._need_tokenizer()
         encoded = self._encoded(prompts, _spelled_out(options))
@@ -265,9 +262,6 @@ class Steered:
             messages: one conversation, a list of ``{"role": ..., "content": ...}`` that ends with the user's message,
                 or a list of several; a text is a conversation of one message. Special tokens in them are text.
             system: the first message of each, of the role system.
-
-        Raises:
-            UserError: see ``generate`` and ``core.chat.chat_ids``.
         """
         if self.tokenizer is None:
             raise UserError("messages need a tokenizer: Steered(model, controls, tokenizer=...)")
@@ -511,11 +505,7 @@ def _put(options: dict[str, Any], name: str, value: Any) -> None:
 
 
 def _config(options: Mapping[str, Any]) -> Any:
-    """Return the ``generation_config`` among options of ``generate``; None if there is none.
-
-    Raises:
-        UserError: it is something else.
-    """
+    """Return the ``generation_config`` among options of ``generate``; None if there is none."""
     config = options.get("generation_config")
     if config is not None and not hasattr(config, "to_diff_dict"):
         raise UserError(f"generation_config is a {type(config).__name__}: give a transformers.GenerationConfig")

@@ -132,12 +132,7 @@ class CausalityProbe(Checked, Callback):
         pl_module.log_dict({"probe/causal": float(found.is_causal), "probe/max_change": found.max_change})
 
     def run(self, module: LightningModule, batch: Batch) -> ProbeResult:
-        """Probe ``module`` on ``batch`` and keep the result.
-
-        Raises:
-            UserError: the module says ``causal = True`` and is not.
-            Diverged: a score is not a number.
-        """
+        """Probe ``module`` on ``batch`` and keep the result."""
         with evaluating(module):
             found = probe(
                 module,

@@ -15,11 +15,7 @@ _MARK = "\ue000{}\ue001"
 
 
 def check_messages(messages: Any, where: str) -> list[dict[str, str]]:
-    """Return a conversation that ends with the user's message.
-
-    Raises:
-        UserError: it is something else; begins with ``where``.
-    """
+    """Return a conversation that ends with the user's message."""
     shape = isinstance(messages, Sequence) and not isinstance(messages, str) and len(messages) > 0
     for message in messages if shape else [None]:
         given = message if isinstance(message, Mapping) else {}

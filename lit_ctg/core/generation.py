@@ -314,11 +314,7 @@ class Generator(Writer[TextT]):
 
 
 def check_room(prompt: int, new: int | None, context: int | None, named: str) -> None:
-    """Refuse a text that is longer than a model's context; ``named`` is what sets its continuation's length.
-
-    Raises:
-        UserError: it is. (The last token is drawn, not fed.)
-    """
+    """Refuse a text that is longer than a model's context; ``named`` is what sets its continuation's length."""
     if context is not None and new is not None and prompt + new - 1 > context:
         raise UserError(
             f"prompt and continuation are {prompt + new} tokens together, the model has {context} positions: "
@@ -327,11 +323,7 @@ def check_room(prompt: int, new: int | None, context: int | None, named: str) ->
 
 
 def one_each(given: Any, n: int, what: str) -> list[Any]:
-    """Return one value for each of ``n`` texts: a string or mapping is for all, a sequence has one each.
-
-    Raises:
-        UserError: a sequence of another length.
-    """
+    """Return one value for each of ``n`` texts: a string or mapping is for all, a sequence has one each."""
     if isinstance(given, str | Mapping):
         return [given] * n
     if len(given) != n:
@@ -340,11 +332,7 @@ def one_each(given: Any, n: int, what: str) -> list[Any]:
 
 
 def control_of_each(control: Controls | Sequence[Controls], n: int) -> list[Controls]:
-    """Return the controls of each of ``n`` texts; ``{"alpha": [0, 0.5, 1]}`` gives three texts a value each.
-
-    Raises:
-        UserError: the number of values or mappings differs from that of the texts.
-    """
+    """Return the controls of each of ``n`` texts; ``{"alpha": [0, 0.5, 1]}`` gives three texts a value each."""
     if not isinstance(control, Mapping):
         return one_each(control, n, "controls")
     values = {

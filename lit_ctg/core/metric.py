@@ -154,9 +154,6 @@ class RatioMetric(BatchMetric):
         mask: which positions count: ``"target"`` (target is not pad) or ``"input"`` (input is not pad; the authors'
             choice, which also counts the pad target after ``<eos>``).
         groups: number of ratios K; ``None`` for a single one.
-
-    Raises:
-        UserError: unknown mask.
     """
 
     _SUMS = ("total", "count", "total_sq", "cross", "count_sq", "rows")

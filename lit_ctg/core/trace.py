@@ -75,9 +75,6 @@ def compare(
         routes: the routes the controls take, where a paper has several.
         max_new_tokens: instead of the generator's own.
         watch: called before every token with both texts so far.
-
-    Raises:
-        UserError: see ``Generator.generate``.
     """
     begin, given = generator.prompt_ids(prompt), dict(control or {})
 
@@ -113,11 +110,7 @@ def effects(
     *,
     routes: Collection[str] | None = None,
 ) -> tuple[TokenEffect, ...]:
-    """Return the effects of one text's controls on each of its tokens, relative to the other text's controls.
-
-    Raises:
-        UserError: see ``Generator.log_probs``.
-    """
+    """Return the effects of one text's controls on each of its tokens, relative to the other text's controls."""
     full, none = dict(controlled.control), dict(bare.control)
     active = [name for name, value in full.items() if value != none.get(name)]
     ways = [full, none, *(_without(name, full, none) for name in active)]
@@ -163,9 +156,6 @@ def strength_curve(
     """Return each text's mean log P per token, nats, under each value of one control; the first text's others are kept.
 
     Exact, without sampling; a text with a token that a value excludes has ``-inf`` there.
-
-    Raises:
-        UserError: a value that the control does not take; see ``Generator.log_probs``.
     """
     ways = [{**texts[0].control, name: value} for value in values]
     curves = []

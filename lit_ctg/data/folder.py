@@ -140,9 +140,6 @@ class FolderDataModule(CorpusDataModule):
         a test share of 0, testing reads the validation part.
         column: the column that holds the text; by default ``text`` (or another usual name), or the only one.
         options: see ``CorpusDataModule``; ``max_documents`` applies to each label.
-
-    Raises:
-        UserError: see ``labels_of``.
     """
 
     name = "folder"

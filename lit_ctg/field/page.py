@@ -98,11 +98,7 @@ def report(
 
 
 def folders_of(records: Sequence[str] | None) -> list[Path]:
-    """Return the folders of ``records=``: by default ``outputs/field``, or the committed records where it is not.
-
-    Raises:
-        UserError: a folder that does not exist.
-    """
+    """Return the folders of ``records=``: by default ``outputs/field``, or the committed records where it is not."""
     from lit_ctg.results.spec import experiments_root
 
     places = [Path(folder) for folder in records or ()]
@@ -123,11 +119,7 @@ def load(records: Sequence[str] | None) -> list[RunRecord]:
 
 
 def rejudged(records: Sequence[str] | None) -> list[dict[str, Any]]:
-    """Return what ``lit-ctg field rejudge`` left in the folders: rankings under judges of other seeds.
-
-    Raises:
-        UserError: a file is damaged.
-    """
+    """Return what ``lit-ctg field rejudge`` left in the folders: rankings under judges of other seeds."""
     rankings = []
     for path in sorted(path for place in folders_of(records) for path in (place / JUDGES).glob("*.json")):
         kinds = (AttributeError, KeyError, TypeError)

@@ -363,11 +363,7 @@ class Ranking:
 def areas(
     found: Mapping[str, Sweep], *, most: float, resamples: int, generator: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the areas of methods [M], of all texts and of every resampling [R, M].
-
-    Raises:
-        UserError: the bare model is missing.
-    """
+    """Return the areas of methods [M], of all texts and of every resampling [R, M]."""
     if BARE not in found:
         raise UserError("the ranking needs the bare model: lit-ctg field run task=... method=bare")
 
@@ -410,9 +406,6 @@ def ranking(found: Mapping[str, Sweep], *, most: float = COST, resamples: int | 
     Args:
         found: the methods; the bare model must be among them.
         resamples: of the bootstrap; None: ``PER_PAIR`` for every pair, at least ``RESAMPLES``.
-
-    Raises:
-        UserError: the bare model is missing.
     """
     names = list(found)
     if resamples is None:
@@ -462,9 +455,6 @@ def over_tasks(
 
     The bootstrap draws prompts, texts and seeds of every task by itself; the tasks are the ones given, so the interval
     says nothing of other tasks.
-
-    Raises:
-        UserError: a task lacks the bare model.
     """
     if len(tasks) < 2:
         return ()

@@ -49,11 +49,7 @@ def read_kept(path: Path, remove: Path) -> Any:
 
 
 def check_kept(values: Any, like: Mapping[Any, Tensor], path: Path, remove: Path) -> dict[Any, Tensor]:
-    """Return kept tensors if they have the names, shapes and kinds of ``like`` and are finite.
-
-    Raises:
-        UserError: they do not; names the file and what to ``remove``.
-    """
+    """Return kept tensors if they have the names, shapes and kinds of ``like`` and are finite."""
     if not isinstance(values, dict) or set(values) != set(like):
         raise damaged(path, f"it does not hold the {len(like)} tensors that belong here", remove)
     for name, own in like.items():

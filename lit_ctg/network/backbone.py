@@ -56,9 +56,6 @@ def check_backbone(backbone: Any, *needed: str) -> None:
 
     Args:
         backbone: an instance, or the ``partial`` from which a model builds its own.
-
-    Raises:
-        UserError: it lacks one of them.
     """
     missing = [name for name in needed if not hasattr(backbone, name)]
     if missing:
@@ -67,11 +64,7 @@ def check_backbone(backbone: Any, *needed: str) -> None:
 
 
 def vocabulary_size(vocabulary: Any, backbone: Any) -> int:
-    """Return V; a backbone with its own head must have a row for every token of the corpus.
-
-    Raises:
-        UserError: it has fewer rows.
-    """
+    """Return V; a backbone with its own head must have a row for every token of the corpus."""
     size = getattr(backbone, "vocabulary_size", len(vocabulary))
     if size < len(vocabulary):
         raise UserError(

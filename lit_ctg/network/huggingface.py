@@ -254,11 +254,7 @@ def has_bfloat16_units(cpuinfo: str = "/proc/cpuinfo") -> bool:
 
 
 def _quantization(load: str, dtype: torch.dtype) -> Any:
-    """Return the configuration of quantised weights by a package that is installed; heads stay as they are.
-
-    Raises:
-        UserError: there is none.
-    """
+    """Return the configuration of quantised weights by a package that is installed; heads stay as they are."""
     from transformers import BitsAndBytesConfig, TorchAoConfig
 
     if find_spec("bitsandbytes") is not None:

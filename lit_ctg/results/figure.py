@@ -449,11 +449,7 @@ def pictures(sizes: Sequence[Results]) -> dict[str, Sheet]:
 
 
 def write(sizes: Sequence[Results], folder: Path, format: str = "svg") -> list[Path]:
-    """Write a paper's figures into ``folder``, each whole or not at all; other files there stay.
-
-    Raises:
-        UserError: a file cannot be written.
-    """
+    """Write a paper's figures into ``folder``, each whole or not at all; other files there stay."""
     made = {folder / f"{name}.{format}": sheet for name, sheet in pictures(sizes).items()}
     for path, sheet in made.items():
         sheet.save(path)

@@ -268,11 +268,7 @@ def check_sources(paths: Iterable[Path | str]) -> None:
 
 
 def check_no_input(out: Path | str) -> None:
-    """Refuse to write a table or page over a record, its texts, an archive or a manifest, which nothing makes again.
-
-    Raises:
-        UserError: such a file is there.
-    """
+    """Refuse to write a table or page over a record, its texts, an archive or a manifest, which nothing makes again."""
     path = Path(out)
     name = re.sub(r"\.samples\.jsonl$", ".json", path.name)
     inputs = _RECORD_NAME.fullmatch(name) or _is_archive(path) or name in ("samples.jsonl", "paper.yaml")
@@ -554,11 +550,7 @@ def collect(records: list[RunRecord], root: Path, *, replace: bool = False) -> l
 
 
 def collect_command(records: list[str] | None, out: str, replace: bool) -> list[str]:
-    """Collect the records of some folders, by default ``outputs``; return the line of the answer.
-
-    Raises:
-        UserError: see ``check_sources``, ``load_records`` and ``collect``.
-    """
+    """Collect the records of some folders, by default ``outputs``; return the line of the answer."""
     sources = records or ["outputs"]
     check_sources(sources)
     written = collect(load_records(sources), Path(out), replace=replace)
@@ -575,11 +567,7 @@ def family(paper: str, name: str) -> str:
 
 
 def check_plain(record: RunRecord) -> None:
-    """Refuse a record whose paper or name, after which folders are named, would lead elsewhere.
-
-    Raises:
-        UserError: says which.
-    """
+    """Refuse a record whose paper or name, after which folders are named, would lead elsewhere."""
     for key in ("paper", "name"):
         plain_name(getattr(record, key), f"{record.source}: its {key}", "delete the file")
 

@@ -121,9 +121,6 @@ def write_report(
     """Write the page for one paper, or for all, to ``out``, whole or not at all; return its path.
 
     Size "auto" shows every size with finished runs.
-
-    Raises:
-        UserError: no such paper, a damaged record, or ``out`` cannot be written.
     """
     top = root if root is not None else experiments_root(None if paper in (None, "all") else paper)
     results, left_out = gather(paper, size, records, top, every_size=True)
@@ -376,9 +373,6 @@ def main(
             paper's W&B sweep to the file ``out``; ``readme`` fills the table of papers in ``out`` (README.md).
         out: file of the page, by default ``outputs/report.html``.
         console: where to report what was written.
-
-    Raises:
-        UserError: no such paper or target, or a file that cannot be written.
     """
     if out is not None:
         check_no_input(out)

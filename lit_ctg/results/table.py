@@ -491,11 +491,7 @@ class Results:
         return self.manifest.title if self.manifest is not None else self.paper.replace("_", " ")
 
     def named(self, wanted: Mapping[str, str]) -> tuple[Table, Row]:
-        """Return the row that a headline names by ``table``, ``section`` and ``label``, with its table.
-
-        Raises:
-            UserError: no such table or row.
-        """
+        """Return the row that a headline names by ``table``, ``section`` and ``label``, with its table."""
         where = f"{self.paper}/{MANIFEST}, headline"
         tables = {table.spec.name: table for table in self.tables}
         name = wanted["table"]

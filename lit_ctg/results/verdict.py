@@ -314,9 +314,6 @@ def mean_interval(values: Sequence[float], domain: Domain = ANY) -> Interval | N
     For quotients it is Student's of the logs. For other values on the log scale it is the mean divided and multiplied
     by ``exp(t s / mean)``, s the standard error (delta method), else Student's, clipped to the domain. Values outside
     the domain (a misnamed unit) get Student's plain interval.
-
-    Raises:
-        ValueError: a value is NaN or infinite.
     """
     if (logs := _logs(values, domain)) is not None:
         return _from_logs(mean_interval(logs), domain)
@@ -325,11 +322,7 @@ def mean_interval(values: Sequence[float], domain: Domain = ANY) -> Interval | N
 
 
 def next_interval(values: Sequence[float], domain: Domain = ANY) -> Interval | None:
-    """Return the 95% interval in which one more value lies (see ``mean_interval``); None below two.
-
-    Raises:
-        ValueError: a value is NaN or infinite.
-    """
+    """Return the 95% interval in which one more value lies (see ``mean_interval``); None below two."""
     if (logs := _logs(values, domain)) is not None:
         return _from_logs(next_interval(logs), domain)
     found = summarize(values)

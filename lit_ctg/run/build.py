@@ -129,9 +129,6 @@ def check_tokenizer(path: str, revision: str | None, vocabulary: Any) -> None:
 
     Args:
         path, revision: of the model. A folder without a tokenizer has nothing to compare with.
-
-    Raises:
-        UserError: the model has another tokenizer.
     """
     try:
         own = load_tokenizer(path, revision)

@@ -151,11 +151,7 @@ def _compared(cfg: DictConfig, checkpoint: Checkpoint) -> Checkpoint:
 
 
 def _inherited(checkpoint: Checkpoint, key: str) -> str:
-    """Return a setting that a checkpoint decides, as a word of the command line.
-
-    Raises:
-        UserError: it is not what such a setting may be.
-    """
+    """Return a setting that a checkpoint decides, as a word of the command line."""
     value = checkpoint.config.get(key)
     hints = {"regime": Annotated[str, Choice(REGIMES)], "size": Annotated[str, Choice(SIZES)], "seed": Seed}
     check_value(f"checkpoint {checkpoint.path}: {key}", value, hints[key])

@@ -61,11 +61,7 @@ class Jobs:
         self.started = 0
 
     def start(self, overrides: Sequence[str]) -> None:
-        """Start a job as soon as there is room; its output is written to ``<logs>/<number>.log``.
-
-        Raises:
-            UserError: that file cannot be written.
-        """
+        """Start a job as soon as there is room; its output is written to ``<logs>/<number>.log``."""
         self._wait(self.limit - 1)
         path = self.logs / f"{self.started}.log"
         with writing(path, remedy="set output_root=..."):

@@ -81,11 +81,7 @@ class Lab:
         return True
 
     def plan(self, settings: Mapping[str, str]) -> tuple[list[Group], list[RunRecord], list[str]]:
-        """Return the jobs still to run by ``priority``, all records, and a line per paper that cannot be read.
-
-        Raises:
-            UserError: see ``reproduce.planned``.
-        """
+        """Return the jobs still to run by ``priority``, all records, and a line per paper that cannot be read."""
         left_out: list[str] = []
         folders = record_folders(settings["paper"], str(self.root))
         groups, records = planned(settings["paper"], settings["size"], settings["local"], folders, left_out=left_out)
@@ -161,11 +157,7 @@ class Lab:
         write_atomic(self.folder / "state.json", json.dumps(state, indent=1))
 
     def status(self) -> list[str]:
-        """Return one screen: what is running, what comes next, what failed, and how long the rest may take.
-
-        Raises:
-            UserError: see ``settings``.
-        """
+        """Return one screen: what is running, what comes next, what failed, and how long the rest may take."""
         settings, state, alive = self.settings(), self.state(), self.alive()
         why = last_line(self.folder / "log")
         first = (

@@ -64,9 +64,6 @@ def build(
 
     Args:
         model: folder or hub name, whose tokenizer is used.
-
-    Raises:
-        UserError: whatever corpus, tokenizer or folder raise.
     """
     from lit_ctg.control.bundle import Origin, fingerprint, register_ours
     from lit_ctg.control.memory import Memory
@@ -107,9 +104,6 @@ def fit(
         tokens: read at most this many of each split.
         context: tokens that the model reads at a time, at most its context.
         loading: device and precision of the model.
-
-    Raises:
-        UserError: no memory there, or whatever corpus, model or bundle raise.
     """
     from lit_ctg.control.base import added_ids
     from lit_ctg.control.bundle import CONTROL, FIT, check_tokenizer, load, register_ours

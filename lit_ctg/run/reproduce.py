@@ -293,11 +293,7 @@ def _chosen(paper: str) -> tuple[Path, list[str]]:
 
 
 def check_local(local: str | None) -> None:
-    """Refuse a ``local=`` that is not a folder; the default need not be there, and then such runs are named.
-
-    Raises:
-        UserError: as said.
-    """
+    """Refuse a ``local=`` that is not a folder; the default need not be there, and then such runs are named."""
     if local is not None and not Path(local).is_dir():
         raise UserError(f"local={local} is not a folder: give the one that holds the corpora (docs/sweeps.md)")
 
@@ -315,9 +311,6 @@ def planned(
     Args:
         console: where to report a paper that is left out of ``paper=all``.
         left_out: the same lines are added to it.
-
-    Raises:
-        UserError: no such paper or size, or a damaged manifest of the paper that is named.
     """
     left_out = [] if left_out is None else left_out
     every = paper == "all"

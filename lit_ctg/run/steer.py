@@ -125,9 +125,6 @@ def load_steered(
         controls: folders or names of the bundles; ``name=folder`` calls one so, as two of a kind need it.
         revision: of the model on the hub.
         loading: device and precision of the model.
-
-    Raises:
-        UserError: one is missing or does not fit.
     """
     register_ours()
     loaded = [_named(word) for word in controls]
@@ -138,11 +135,7 @@ def load_steered(
 
 
 def _named(word: str) -> Control:
-    """Return the control of ``folder`` or ``name=folder``.
-
-    Raises:
-        UserError: see ``load_steered`` and ``Control.rename``.
-    """
+    """Return the control of ``folder`` or ``name=folder``."""
     name, equals, folder = word.partition("=")
     if not equals or Path(word).exists():
         return load_control(word)

@@ -99,11 +99,7 @@ class GraphmaxGenerator(Generator[GeneratedText]):
         )
 
     def generate(self, n: int, prompt: str | Sequence[str] = "", *args: Any, **options: Any) -> list[GeneratedText]:
-        """As in the contract; a continuation ends where the model's context is full.
-
-        Raises:
-            UserError: see ``Writer.generate``; a prompt that fills the context.
-        """
+        """As in the contract; a continuation ends where the model's context is full."""
         if self.context is not None:
             longest = max((len(self.prompt_ids(text)) for text in one_each(prompt, n, "prompts")), default=0)
             room = self.context + 1 - longest

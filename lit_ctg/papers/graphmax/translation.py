@@ -400,9 +400,6 @@ class GraphmaxTranslation(Checked, Callback):
             ``nll/<method>_change``, the difference from softmax paired by sentence, and ``zero/<method>``, the share of
             reference tokens of probability 0. Intervals are over sentences.
         samples: dicts with method, prompt (the source) and text, the first few.
-
-    Raises:
-        UserError: methods without softmax.
     """
 
     def __init__(
@@ -426,11 +423,7 @@ class GraphmaxTranslation(Checked, Callback):
         self.samples: list[dict[str, Any]] = []
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Refuse, before any training, a model that does not translate.
-
-        Raises:
-            UserError: the model is not a translation model.
-        """
+        """Refuse, before any training, a model that does not translate."""
         if not hasattr(pl_module, "translate"):
             raise UserError("callback.graphmax_translation needs a translation model: model=graphmax/translation")
 

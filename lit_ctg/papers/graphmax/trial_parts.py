@@ -93,9 +93,6 @@ class NextWordNll:
     ``shift/...`` (mean total variation to softmax), ``top/...`` (share of contexts whose top word changes),
     ``attested/...`` (mean mass on attested successors of the last word). ``nll/<scene>/unigram``, ``.../bigram`` and
     ``.../trigram`` are the n-gram models alone, over the same contexts as the strengths.
-
-    Raises:
-        UserError: an unknown variant, variants without softmax, or a number out of its range.
     """
 
     first_fold_only = False
@@ -196,9 +193,6 @@ class Sampler:
         methods: name -> ``{variant: ..., strength: ...}``; a null variant is left out.
         temperature, top_p: applied to what the output layer gives; the paper states none.
         model_temperature: divides the model's scores before the output layer sees them.
-
-    Raises:
-        UserError: an unknown variant, or a number out of its range.
     """
 
     def __init__(
@@ -253,9 +247,6 @@ class ReviewGeneration:
     Names: ``bleu/<scene>/<method>/bleu_<n>`` and ``.../precision_<n>``, ``bleu_sampled/...``,
     ``perplexity_lm/<scene>/<method>`` (under the language model's own softmax), ``perplexity_judge/...``, and with a
     second judge ``perplexity_pretrained_judge/...``. What gives them a scale is in ``references``.
-
-    Raises:
-        UserError: a number out of range, or methods without softmax.
     """
 
     first_fold_only = False
@@ -467,9 +458,6 @@ class DecodingTime:
 
     Names: ``seconds/<scene>/<method>/prompt_<k>``, ``time_ratio/<scene>/<method>/prompt_<k>`` (over softmax) and
     ``time_ratio/<scene>/<method>``, over all prompts. An ``<eos>`` takes a step like every token, so it counts.
-
-    Raises:
-        UserError: a number out of its range, no such clock, or methods without softmax.
     """
 
     first_fold_only = True
@@ -536,9 +524,6 @@ class Convergence:
         length: most tokens of left context.
         strength: lambda.
         iterates: how many iterates of the certified solver are shown.
-
-        Raises:
-            UserError: a number out of range.
     """
 
     first_fold_only = True
@@ -596,9 +581,6 @@ class TopWords:
 
     Args:
         methods: name -> ``{variant: ..., strength: ...}``, softmax among them.
-
-    Raises:
-        UserError: an unknown variant, no words or no contexts.
     """
 
     first_fold_only = True

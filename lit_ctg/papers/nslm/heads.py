@@ -49,9 +49,6 @@ class Words:
         fast: see ``OutputHeads``; ``off`` also makes all gradients dense if the softmax is full.
         grounding: fixed embedding dimensions with values or coordinates (Table 6).
         embedding_file: text file of vectors that initialise the embeddings (Table 5).
-
-    Raises:
-        UserError: settings that exclude each other.
     """
 
     init_range: NonNegative
@@ -459,11 +456,7 @@ class SingleTaskHeads(OutputHeads):
 
 
 def make_heads(words: Words, *, dim: int, table: ClassTable, sparse: bool) -> ClassHeads:
-    """Return the heads with a full, a sampled or an adaptive softmax, or those of a single task.
-
-    Raises:
-        UserError: see ``OutputHeads`` and ``AdaptiveHeads``.
-    """
+    """Return the heads with a full, a sampled or an adaptive softmax, or those of a single task."""
     if words.cutoffs is not None:
         return AdaptiveHeads(dim=dim, table=table, init_range=words.init_range, cutoffs=words.cutoffs)
     kind = SingleTaskHeads if words.single_task else OutputHeads

@@ -110,9 +110,6 @@ def occurring(
 
     Args:
         find: returns the occurrences of a table's classes in the text.
-
-    Raises:
-        UserError: see ``class_table``.
     """
     kept = list(recognisers)
     absent: list[str] = []

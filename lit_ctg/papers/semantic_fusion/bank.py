@@ -181,9 +181,6 @@ class FeatureBank(nn.Module):
     Attributes:
         names: columns, F.
         groups: control group -> its columns.
-
-    Raises:
-        UserError: no feature.
     """
 
     centres_3: Tensor

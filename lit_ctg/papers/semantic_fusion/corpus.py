@@ -161,11 +161,7 @@ class ClauseCorpusDataModule(SentenceDataModule):
             self.dataset(split)
 
     def corpus(self, split: str) -> tuple[np.ndarray, np.ndarray]:
-        """Return (ids_NT, lengths_N) of "train", "val" or "test", generated on first use.
-
-        Raises:
-            UserError: no such split.
-        """
+        """Return (ids_NT, lengths_N) of "train", "val" or "test", generated on first use."""
         check_words("split", [split], _STREAMS)
         if split not in self._corpora:
             stream = np.random.SeedSequence(self.seed, spawn_key=(_STREAMS[split],))

@@ -362,9 +362,6 @@ class ClauseDecoding:
         mixture: group mixture by polarity, keys ``positive`` and ``negative``, see :class:`MixtureNumbers`.
         routes: the default routes of a control.
         max_tokens: maximum length of a text in a grammar without a longest sentence.
-
-    Raises:
-        UserError: no such grammar.
     """
 
     def __init__(
