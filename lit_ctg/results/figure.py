@@ -336,11 +336,6 @@ def _axis_title(metric: str, unit: str) -> str:
 # --- the one picture of a paper -------------------------------------------------------------------------------------
 
 
-def has_ours(table: Table) -> bool:
-    """Say whether a table has a number of ours: printed numbers alone make no picture."""
-    return any(cell is not None and cell.hole is None for row in table.rows for cell in row.cells.values())
-
-
 def headline_picture(results: Results, beside: Sequence[Results] = ()) -> tuple[Chart, list[tuple[str, str]]] | None:
     """Return the picture that a paper's manifest names, and its legend; None where no run has anything to draw.
 
@@ -359,7 +354,7 @@ def headline_picture(results: Results, beside: Sequence[Results] = ()) -> tuple[
     check_value(f"{where}: table", wanted["table"], Annotated[str, Choice(tables)])
     table = tables[wanted["table"]]
     panels = panels_for(table, [other for one in beside for other in one.tables if other.spec.name == table.spec.name])
-    if not has_ours(table) or table.spec.name in results.hidden:
+    if not table.ran or table.spec.name in results.hidden:
         return None
     check_value(f"{where}: panel of {table.spec.name}", wanted["panel"], Annotated[str, Choice(panels)])
     chart = panels[wanted["panel"]]
@@ -435,7 +430,7 @@ def pictures(sizes: Sequence[Results]) -> dict[str, Sheet]:
             chart, legend = headline
             found[HEADLINE] = Sheet([chart], legend, f"{results.title}: {chart.about}{about}")
         for table in results.shown:
-            if has_ours(table) and (plots := plots_for(table)):
+            if table.ran and (plots := plots_for(table)):
                 name = start + table.spec.name if table.spec.name in found else table.spec.name
                 found[name] = Sheet(plots, legend_for(table), table.title + about)
         if curves := training_curves(results.pool):

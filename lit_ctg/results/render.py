@@ -336,11 +336,6 @@ def _numbered_notes(reasons: Sequence[str]) -> list[str]:
 # --- the four formats -----------------------------------------------------------------------------------------------
 
 
-def render(table: Table, fmt: str = "text") -> str:
-    """Return one table with its notes and the verdict rules."""
-    return render_all([table], fmt)
-
-
 def render_all(tables: Sequence[Table], fmt: str = "text", notes: Sequence[str] = ()) -> str:
     """Return tables as ``text``, ``md``, ``latex`` or ``csv``; the rules follow once at the end (not in CSV)."""
     if fmt == "csv":

@@ -23,7 +23,7 @@ from markupsafe import Markup
 from lit_ctg import __version__
 from lit_ctg.errors import UserError
 from lit_ctg.files import write_atomic
-from lit_ctg.results.figure import has_ours, headline_picture, legend_for, panels_for, training_curves
+from lit_ctg.results.figure import headline_picture, legend_for, panels_for, training_curves
 from lit_ctg.results.gather import ALL, AUTO, all_results, gather, twins
 from lit_ctg.results.publish import fill_readme, publish_dashboards, write_dashboards
 from lit_ctg.results.record import RECORDS, REGIMES, RunRecord, check_no_input
@@ -105,9 +105,9 @@ class Part:
         tables = {id(row): table for table in result.tables for row in table.rows}
         every = result.counted(True)
         tried = [(": ".join(filter(None, (row.spec.section, row.spec.label))), tables[id(row)], row)
-                 for row in every if ran(row)]  # fmt: skip
+                 for row in every if row.ran]  # fmt: skip
         words = f"{'all ' * (len(tried) == len(every) > 1)}{plural(len(tried), 'claim')} tried"
-        short = [(says, table, row) for says, table, row in short if ran(row)]
+        short = [(says, table, row) for says, table, row in short if row.ran]
         return {"short": short, "judged": tried, "words": words, "absent": len(every) - len(tried)}
 
 
@@ -231,14 +231,9 @@ def no_claims(part: Part) -> str:
     """Say why a part has no verdict on a claim."""
     if not part.results.pool.records():
         return f"Nothing was run yet: {part.command}"
-    if any(row.is_claim and ran(row) for table in part.results.shown for row in table.rows):
+    if any(row.is_claim and row.ran for table in part.results.shown for row in table.rows):
         return "Its claims repeat those of another table, which counts them."
     return "None of the claims was tried at this size."
-
-
-def ran(row: Row) -> bool:
-    """Say whether a row has a number of ours."""
-    return any(cell is not None and cell.hole is None for cell in row.cells.values())
 
 
 def chip_words(row: Row, cell: Cell, size: str) -> str:
@@ -347,7 +342,7 @@ def filter_rules(shown: Sequence[Part]) -> str:
 
 
 _SHOWN: tuple[Callable[..., Any], ...] = (
-    answers, capital, chip_words, choices, has_ours, hole_lines, impossible_text, interval_text, judged, legend_for,
+    answers, capital, chip_words, choices, hole_lines, impossible_text, interval_text, judged, legend_for,
     legend_of_runs, measured_once, n_words, no_claims, panels_for, plural, printed_text, run_words, runs_words,
     sample_groups, section_of, seeds, shown_rows, slug, spread_text, training_curves, value_text,
 )  # fmt: skip

@@ -81,7 +81,9 @@ def build_row(table: TableSpec, row: RowSpec, numbers: Numbers, pool: RecordPool
             cells[regime] = build_text_cell(row, regime, pool)
         else:
             bounds = {
-                key: _number(getattr(row, key)[regime], row, regime, pool) for key in _BOUNDS if getattr(row, key)
+                key: _quantity(getattr(row, key)[regime], row.experiment, regime, pool)
+                for key in _BOUNDS
+                if getattr(row, key)
             }
             bound = None
             if printed is not None and printed.value is not None:
@@ -363,16 +365,12 @@ def _folds(row: RowSpec, seed: int, reads: Sequence[Read]) -> list[float]:
     return combined if all(map(math.isfinite, combined)) else []
 
 
-def _number(quantity: Quantity | None, row: RowSpec, regime: str, pool: RecordPool) -> float | None:
+def _quantity(quantity: Quantity | None, experiment: str, regime: str, pool: RecordPool) -> float | None:
     """Return a bound: its metric's mean over the seeds that recorded it, else its stated number."""
     if quantity is None:
         return None
-    return _quantity(quantity, quantity.experiment or row.experiment, regime, pool)
-
-
-def _quantity(quantity: Quantity, experiment: str, regime: str, pool: RecordPool) -> float | None:
     if quantity.metric is not None:
-        read = pool.read(experiment, regime, quantity.metric)
+        read = pool.read(quantity.experiment or experiment, regime, quantity.metric)
         if read.values and all(map(math.isfinite, read.values.values())):
             return statistics.fmean(read.values.values())
     return quantity.number
@@ -422,7 +420,7 @@ def run_checks(checks: Iterable[Check], experiments: Sequence[str], regime: str,
             if metric is None or quantity is None:
                 continue  # does not apply to this regime
             read = pool.read(name, regime, metric)
-            against = _quantity(quantity, quantity.experiment or name, regime, pool)
+            against = _quantity(quantity, name, regime, pool)
             beside = pool.read(quantity.experiment or name, regime, quantity.metric) if quantity.metric else read
             if not read.values or against is None or older([read, beside]):
                 results.append(CheckResult(check, name, regime, None))

@@ -34,9 +34,7 @@ from lit_ctg.statistics import Interval
 Key = tuple[str, str]  # experiment name, regime
 # records of `lit-ctg data counts`
 COUNTS = "counts_"
-_FALL = re.compile(r"fall\(([^,()]+)\)")
-_BELOW = re.compile(r"below\(([^,()]+), ([^,()]+), ([\d.]+)\)")
-_REST = re.compile(r"rest\(([^,()]+), ([^,()]+)\)")
+_DERIVED = re.compile(r"(fall|rest|below)\(([^,()]+)(?:, ([^,()]+))?(?:, ([\d.]+))?\)")
 
 
 @dataclass(frozen=True)
@@ -130,13 +128,12 @@ class RecordPool:
         """
         if (hole := self.hole(experiment, regime)) is not None:
             return Read({}, {}, hole)
-        if (rest := _REST.fullmatch(metric)) is not None:
-            return _rest(self.read(experiment, regime, rest[1]), self.read(experiment, regime, rest[2]))
-        if (fall := _FALL.fullmatch(metric)) is not None:
-            return self._fall(experiment, regime, fall[1])
-        if (below := _BELOW.fullmatch(metric)) is not None:
-            pair = self.read(experiment, regime, below[1]), self.read(experiment, regime, below[2])
-            return _below(*pair, float(below[3]))
+        if (derived := _DERIVED.fullmatch(metric)) is not None:
+            kind, one, other, times = derived.groups()
+            if kind == "fall":
+                return self._fall(experiment, regime, one)
+            pair = self.read(experiment, regime, one), self.read(experiment, regime, other)
+            return _rest(*pair) if kind == "rest" else _below(*pair, float(times))
         runs = self.runs[experiment, regime]
         if epoch is None and not metric.startswith("run/"):
             versions = {
@@ -425,6 +422,11 @@ class Row:
         """Whether it is a claim rather than a number."""
         return self.spec.claim is not None
 
+    @property
+    def ran(self) -> bool:
+        """Whether it has a number of ours."""
+        return any(cell is not None and cell.hole is None for cell in self.cells.values())
+
 
 @dataclass(frozen=True)
 class Table:
@@ -438,6 +440,11 @@ class Table:
     @property
     def title(self) -> str:
         return self.spec.title
+
+    @property
+    def ran(self) -> bool:
+        """Whether it has a number of ours: printed numbers alone make no picture."""
+        return any(row.ran for row in self.rows)
 
     def of_its_size(self) -> Table:
         """Return the table with its size in the title, for pages that show it at several sizes."""

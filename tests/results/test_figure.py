@@ -20,7 +20,6 @@ from lit_ctg.figure import Chart
 from lit_ctg.results import figure
 from lit_ctg.results.figure import (
     curve_metrics,
-    has_ours,
     headline_picture,
     legend_for,
     main,
@@ -375,7 +374,7 @@ rows:
     alone = dataclasses.replace(table.rows[0], cells={"corrected": Cell(hole="not run: main"), "as_published": None})
     table = dataclasses.replace(table, rows=(alone,))
     assert [kinds(panel).count("printed") for panel in plots_for(table)] == [1]
-    assert not has_ours(table) and headline_picture(results_of(table)) is None
+    assert not table.ran and headline_picture(results_of(table)) is None
 
 
 # one curve of two points

@@ -21,7 +21,6 @@ from lit_ctg.results.render import (
     n_words,
     print_tables,
     printed_text,
-    render,
     render_all,
     shown_rows,
     spread_text,
@@ -62,7 +61,7 @@ def tables(made) -> dict[str, Table]:
 
 
 def test_markdown_is_a_rectangle(tables) -> None:
-    text = render(tables["table_1"], "md")
+    text = render_all([tables["table_1"]], "md")
     lines = [line for line in text.partition(f"### {VERDICTS}")[0].splitlines() if line.startswith("|")]
     assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines} == {8}
     assert lines[0] == "|  | Printed | As published | n | 95% interval | CV* | Verdict |", "corrected was not run"
@@ -75,7 +74,7 @@ def test_markdown_is_a_rectangle(tables) -> None:
 
 def test_latex_is_balanced_and_escaped(tables) -> None:
     for table in tables.values():
-        text = render(table, "latex")
+        text = render_all([table], "latex")
         plain = re.sub(r"\\[{}\\]", "", text)
         assert plain.count("{") == plain.count("}"), table.spec.name
         assert r"\toprule" in text and r"\bottomrule" in text
@@ -126,16 +125,18 @@ def test_what_a_run_wrote_cannot_drive_a_terminal_or_a_sheet(tables) -> None:
     row = next(row for row in tables["table_5"].rows if row.spec.label == "Fusion, no control")
     object.__setattr__(row.cells["as_published"], "texts", ("\x1b[2J\x07gone\u202e", "=1+cmd|' /C calc'!A0", "@SUM(1)"))
     for fmt in ("text", "md", "latex", "csv"):
-        text = render(tables["table_5"], fmt)
+        text = render_all([tables["table_5"]], fmt)
         assert "\x1b" not in text and "\x07" not in text and "\u202e" not in text, fmt
         assert "gone" in text
     assert "\\x1b[2J" in printable("\x1b[2J") and printable("a\tb\nc") == "a\tb\nc"
     object.__setattr__(row.cells["as_published"], "texts", ("=1+cmd|' /C calc'!A0",))
-    lines = list(csv.DictReader(io.StringIO(render(tables["table_5"], "csv"))))
+    lines = list(csv.DictReader(io.StringIO(render_all([tables["table_5"]], "csv"))))
     (value,) = [line["as_published_value"] for line in lines if "cmd" in line["as_published_value"]]
     assert value.startswith("'=")
     numbers = [
-        line for line in csv.DictReader(io.StringIO(render(tables["table_1"], "csv"))) if line["as_published_value"]
+        line
+        for line in csv.DictReader(io.StringIO(render_all([tables["table_1"]], "csv")))
+        if line["as_published_value"]
     ]
     assert all(float(line["as_published_value"]) > 0 for line in numbers), "numbers stay numbers"
 
