@@ -20,15 +20,10 @@ class UserError(Exception):
     """Bad input (config, file, prompt, checkpoint). The command line prints it as one line and exits with code 2."""
 
 
-def refuse(cases: Mapping[str, object], where: str = "") -> None:
-    """Refuse the first case whose condition holds.
-
-    Args:
-        cases: what is wrong and what to give -> whether it holds.
-    """
-    for text, holds in cases.items():
-        if holds:
-            raise UserError(where + text)
+def refuse(cases: Mapping[str, object] | Iterable[str], where: str = "") -> None:
+    """Refuse the first case: of a mapping, text (what is wrong and what to give) -> whether it holds, else of texts."""
+    for text in (text for text, holds in cases.items() if holds) if isinstance(cases, Mapping) else cases:
+        raise UserError(where + text)
 
 
 def check_known(what: str, name: object, options: Iterable[str], remedy: str = "") -> None:

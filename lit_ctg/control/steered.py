@@ -341,13 +341,12 @@ class Steered:
             UserError: an option that would take them for text, or a recurrent model and prompts of different lengths.
         """
         own = self.model.generation_config
-        for name, unchanged in OF_THE_PROMPT.items():
-            if asked.get(name, getattr(own, name, None)) not in unchanged:
-                raise UserError(f"{name}: it would count the places of the soft prompt as text; leave it out")
-        if not bool(mask_BT.all()) and _counts_padding(self.model):
-            raise UserError(
-                "prompts of different lengths: this model reads the padding after the soft prompt; give one"
-            )
+        refuse({
+            **{f"{name}: it would count the places of the soft prompt as text; leave it out":
+               asked.get(name, getattr(own, name, None)) not in unchanged for name, unchanged in OF_THE_PROMPT.items()},
+            "prompts of different lengths: this model reads the padding after the soft prompt; give one":
+            not bool(mask_BT.all()) and _counts_padding(self.model),
+        })  # fmt: skip
         length, least = (own.to_diff_dict().get(name) for name in ("max_length", "min_length"))  # of the model itself
         if length and not any(asked.get(name) for name in ("max_length", "max_new_tokens")) and not own.max_new_tokens:
             _put(options, "max_length", length + hidden)

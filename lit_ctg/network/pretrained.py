@@ -28,7 +28,7 @@ from typing import Any, Literal
 
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-from lit_ctg.errors import UserError, did_you_mean, one_line, only_errors_of
+from lit_ctg.errors import UserError, check_known, one_line, only_errors_of
 from lit_ctg.files import bring_back, cache_root, check_regular, locked, offline, replacing, writing
 from lit_ctg.terminal import Console
 
@@ -328,9 +328,8 @@ def get(
         UserError: no such name, terms that are not accepted, no source has it, a wrong checksum, a full disk.
     """
     shown = console or Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
-    if (model := MODELS.get(name)) is None:
-        raise UserError(f"no model '{name}'{did_you_mean(name, MODELS)}; there are {', '.join(MODELS)}")
-    target = models_folder() / name
+    check_known("model", name, MODELS)
+    model, target = MODELS[name], models_folder() / name
     if not again and (found := cached(name)) is not None:
         return found
     if model.terms and not accept_terms:

@@ -81,7 +81,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import MinLen
 
-from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.errors import UserError, did_you_mean, refuse
 from lit_ctg.files import read_yaml, reading
 from lit_ctg.limits import (
     Choice,
@@ -474,8 +474,7 @@ def _row(raw: dict[str, Any], where: str) -> RowSpec:
     values["checks"], values["some"] = tuple(raw.get("checks") or ()), tuple(raw.get("some") or ())
     check_arguments(RowSpec, values, f"{where}: row")
     row = RowSpec(**values)
-    for fault in _row_faults(row):
-        raise UserError(f"{where}: {fault}")
+    refuse(_row_faults(row), f"{where}: ")
     return row
 
 
@@ -599,8 +598,7 @@ def check_plot(plot: Any, rows: Sequence[RowSpec], where: str) -> None:
     check_mapping(f"{where}: plot", plot, hints, _NEEDED.get(kind, ()))
     for title, pair in plot.get("pairs", {}).items():
         check_mapping(f"{where}: plot.pairs, {title}", pair, {"x": section, "y": section}, ("x", "y"))
-    for fault in (*_FAULTS[kind](plot, rows), *_pair_faults(plot, rows)):
-        raise UserError(f"{where}: plot: {fault}")
+    refuse((*_FAULTS[kind](plot, rows), *_pair_faults(plot, rows)), f"{where}: plot: ")
 
 
 def _line_faults(plot: dict[str, Any], rows: Sequence[RowSpec]) -> Iterator[str]:

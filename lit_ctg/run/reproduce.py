@@ -30,7 +30,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from lit_ctg.errors import UserError
+from lit_ctg.errors import UserError, refuse
 from lit_ctg.limits import check_mapping
 from lit_ctg.results.gather import OUTPUTS
 from lit_ctg.results.record import RECORDS, REGIMES, RunRecord, check_sources, load_records
@@ -123,8 +123,7 @@ def _checked(swept: dict[str, Any], path: Path) -> dict[str, Any]:
     its jobs may name no class of the user's own (``trust.py``), and it reads no files or variables by a resolver.
     """
     for key, values in swept.items():
-        for fault in [fault for value in _list(values) for fault in _faults(str(key), value)]:
-            raise UserError(f"{path}: 'set' of '{key}': {fault}")
+        refuse((fault for value in _list(values) for fault in _faults(str(key), value)), f"{path}: 'set' of '{key}': ")
     return swept
 
 

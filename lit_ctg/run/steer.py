@@ -20,7 +20,7 @@ from lit_ctg.control.bundle import register_ours
 from lit_ctg.control.steered import NUMBERS, OF_THE_PROMPT, SWITCHES, TOKENS, UNSUPPORTED, WHOLE
 from lit_ctg.core.chat import chat_ids, check_messages, quoted_special, text_ids
 from lit_ctg.data.huggingface_tokenizer import load as load_tokenizer
-from lit_ctg.errors import UserError, within
+from lit_ctg.errors import UserError, refuse, within
 from lit_ctg.files import check_regular, reading, try_lock, write_atomic, writing
 from lit_ctg.limits import Count, check_mapping
 from lit_ctg.network.huggingface import load_model
@@ -87,8 +87,7 @@ def steer(request: Request) -> list[str]:
     options = {"max_new_tokens": request.max_new_tokens, "do_sample": request.do_sample, **request.generate}
     check_mapping("generate", options, dict.fromkeys(OPTIONS, Any) | _LIMITS)
     beams = options.get("num_beams") not in (None, 1)
-    for fault in _conflicts(request, beams and options["do_sample"] is True):
-        raise UserError(fault)
+    refuse(_conflicts(request, beams and options["do_sample"] is True))
     options = {**options, "do_sample": not beams if options["do_sample"] is None else options["do_sample"]}
     lines = [] if request.prompts is None else read_lines(Path(request.prompts), request.control)
     if request.out is not None and request.prompts is not None:

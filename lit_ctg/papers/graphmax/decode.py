@@ -8,6 +8,7 @@ Shape suffixes: B rows, T prefix tokens, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -26,28 +27,23 @@ from lit_ctg.papers.graphmax.variant import NAMES, VariantName
 
 
 @checked
+@dataclass(frozen=True, kw_only=True)
 class GraphmaxDecoding:
     """The sampling settings.
 
-    Args:
+    Attributes:
         variant: output layer, a name of ``variant.NAMES``.
         strength: lambda (sec. 5.1 sets 1).
         temperature, top_k, top_p: applied to the output layer's distribution; top_k 0 and top_p 1 keep all of it.
         max_new_tokens: maximum length of a continuation (the model's context also bounds it).
     """
 
-    def __init__(
-        self,
-        *,
-        variant: VariantName,
-        strength: NonNegative,
-        temperature: Positive = 1.0,
-        top_k: Whole = 0,
-        top_p: limits.Nucleus = 1.0,
-        max_new_tokens: Count = 100,
-    ):
-        self.variant, self.strength, self.max_new_tokens = variant, strength, max_new_tokens
-        self.temperature, self.top_k, self.top_p = temperature, top_k, top_p
+    variant: VariantName
+    strength: NonNegative
+    temperature: Positive = 1.0
+    top_k: Whole = 0
+    top_p: limits.Nucleus = 1.0
+    max_new_tokens: Count = 100
 
     def rules(self, layer: ScoreRule | None = None) -> ScoreRule:
         """Return output layer (None: softmax), temperature, top-k and nucleus as one rule."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from lit_ctg.errors import UserError
+from lit_ctg.errors import UserError, refuse
 from lit_ctg.limits import Count, Positive, checked
 from lit_ctg.papers.graphmax.graph import CooccurrenceGraph, GraphOperator
 from lit_ctg.papers.graphmax.model_step import duality_gap, solve_tangent
@@ -148,8 +148,7 @@ def certify(
 
 def sound_inputs(logits_BV: Tensor, graph: CooccurrenceGraph, strength: float | Tensor) -> tuple[Tensor, Tensor]:
     """Return ``[B, V]`` logits in float32 or float64 and ``[B, 1]`` strengths, both checked."""
-    for fault in _faults(logits_BV, graph, strength):
-        raise UserError(fault)
+    refuse(_faults(logits_BV, graph, strength))
     flat_BV = logits_BV.reshape(-1, graph.vocab_size)
     if flat_BV.dtype != torch.float64:
         flat_BV = flat_BV.float()

@@ -22,7 +22,7 @@ from lit_ctg.core.result import Direction, MetricResult
 from lit_ctg.data.corpus import CorpusDataModule
 from lit_ctg.data.tokenizer import Tokenizer
 from lit_ctg.decoding.ngram import NgramModel
-from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.errors import UserError, did_you_mean, refuse
 from lit_ctg.limits import Checked, Choice, Fields, NonNegative, Whole
 from lit_ctg.papers.graphmax.graph import CooccurrenceGraph
 from lit_ctg.papers.graphmax.published import AlgorithmOne, check_runs
@@ -365,8 +365,8 @@ class GraphmaxTrial(Checked, Callback):
             UserError: a part needs more positions than the model has, a scene has fewer reviews than folds, or the
                 language model is trained on reviews of the split that is held out.
         """
-        for fault in self._faults(datamodule_of(trainer), pl_module) if stage == "fit" else ():
-            raise UserError(fault)
+        if stage == "fit":
+            refuse(self._faults(datamodule_of(trainer), pl_module))
 
     def _faults(self, data: Any, module: LightningModule) -> Iterator[str]:
         has = getattr(getattr(module, "backbone", None), "context", None)

@@ -20,7 +20,7 @@ from lit_ctg.core.generation import ControlSetting, GeneratedText, Generator
 from lit_ctg.decoding.filters import Nucleus, RepetitionPenalty, Temperature, TopK, nucleus
 from lit_ctg.decoding.grammar import FiniteStateGrammar, GrammarMask
 from lit_ctg.decoding.rule import PerRow, RuleList, ScoreRule, per_row
-from lit_ctg.errors import UserError
+from lit_ctg.errors import UserError, refuse
 from lit_ctg.limits import Choice, Count, Fields, Fraction, Gain, Positive, Whole, checked
 from lit_ctg.papers.semantic_fusion.clause import PRONOUNS, ClauseVocabulary
 from lit_ctg.papers.semantic_fusion.grammar import CompiledGrammar, Lexis, compile_grammar, load_grammar
@@ -512,8 +512,8 @@ class ClauseGenerator(Generator[GeneratedClause]):
     def state(self, controls: Sequence[dict[str, Any]], routes: Collection[str]) -> Any:
         if "channel" in routes:
             return controls
-        for name in sorted({name for control in controls for name in control} - set(SCORE_CONTROLS)):
-            raise UserError(f"control.{name} needs the route channel: only the feature channel can follow it")
+        others = sorted({name for control in controls for name in control} - set(SCORE_CONTROLS))
+        refuse(f"control.{name} needs the route channel: only the feature channel can follow it" for name in others)
         return None
 
     def rules(self, controls: Sequence[dict[str, Any]], routes: Collection[str], state: Any) -> ScoreRule:
