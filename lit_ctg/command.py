@@ -55,7 +55,6 @@ class Command:
         words: that call it, such as ``memory build``.
         function: what does the work, ``<module>:<name>`` below ``lit_ctg``, unless the command has its own ``execute``.
         hydra: options of the configuration that deserve a line of help, with their meanings.
-        notes: more lines of help.
         examples: whole command lines without ``lit-ctg``.
     """
 

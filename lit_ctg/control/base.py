@@ -320,8 +320,6 @@ class Control(Carried, Checked, abc.ABC):
 
     Attributes:
         kind: its name in ``control.json``; a word, unique among all controls.
-        paper: its paper, "" for none.
-        stage: where it acts.
         strength: the setting that turns it off: a row in which it is 0 is exactly the bare model's. Every control has
             one.
         of_ids: it refers to tokens by their ids, so it needs the tokenizer it was made with; False if stored as text.

@@ -201,8 +201,6 @@ class Saved:
     """Costs of held-out targets, nats per token, and what a mixture saves.
 
     Attributes:
-        tokens: number of targets.
-        model, ngram: cost of each alone.
         mixtures: mixture -> cost.
         against_model, against_ngram: mixture -> saving, with the 95% interval over texts.
     """

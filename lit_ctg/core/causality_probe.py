@@ -32,7 +32,6 @@ class ProbeResult(NamedTuple):
         is_causal: no earlier score moved by more than rounding.
         max_change: largest absolute change of a score at a position before the first changed token; NaN where a score
             is not a number.
-        n: positions compared, over all trials.
     """
 
     is_causal: bool

@@ -80,7 +80,6 @@ class GeneratedText:
     """One text; papers add what they know about it in a subclass.
 
     Attributes:
-        text: prompt and continuation.
         ids: the same as token ids, without a token that only replaces an empty prompt.
         prompt_length: how many of ``ids`` belong to the prompt.
         control: the controls it was generated under, defaults filled in.

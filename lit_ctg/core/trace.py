@@ -25,7 +25,6 @@ class TokenEffect:
 
     Attributes:
         text: what it adds to the text.
-        id: of the token.
         bare: its log P without controls, nats; -inf where it could not have been drawn.
         controlled: its log P with them.
         by: how much each active control raised (above 0) or lowered the token's log P, nats.

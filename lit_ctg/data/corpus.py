@@ -69,7 +69,6 @@ class CorpusDataModule(Checked, LightningDataModule, abc.ABC):
 
     Attributes:
         sources: names of the sources in the order of their control codes (after ``setup``).
-        vocabulary: the tokenizer, with its vocabulary.
     """
 
     name: str

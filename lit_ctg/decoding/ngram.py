@@ -53,8 +53,6 @@ class NgramModel(nn.Module):
 
     Attributes:
         size: V.
-        order: n.
-        smoothing: one of ``SMOOTHINGS``.
         tokens: N, the number of tokens counted.
     """
 

@@ -69,7 +69,6 @@ class Arm:
 
     Attributes:
         model: a Hugging Face causal language model.
-        controls: attached to it.
         settings: strength -> settings of the controls, ``{"<control>.<setting>": value}``.
         prefix: (strength, index of the prompt) -> text before the prompt that is not part of the result.
         at: strength -> context in which the model has that strength (for moved weights).

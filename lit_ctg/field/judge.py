@@ -41,7 +41,6 @@ class Proof:
 
     Attributes:
         balanced: mean over the classes of the share that it recognises, which is 1/C for guessing.
-        right, of: numbers of texts.
         interval: of right/of, 95%.
     """
 

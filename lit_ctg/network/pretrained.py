@@ -78,9 +78,6 @@ class Wheel:
     """One wheel of the package index, and the files that are taken from it.
 
     Attributes:
-        requirement: ``name==version``.
-        sha256: of the wheel.
-        size: of the wheel, bytes.
         folder: of the files, inside the wheel.
         files: their sizes in bytes, by name.
     """
@@ -98,8 +95,6 @@ class Model:
 
     Attributes:
         title: its own name.
-        about: one line.
-        licence: its licence.
         hub, revision: repository and commit on the hub.
         wheels: of the package index; parts of one GGUF file are in order.
         gguf: name and SHA-256 of the GGUF file that the wheels hold; None where they hold safetensors.

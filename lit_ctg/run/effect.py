@@ -26,7 +26,6 @@ class Effect:
     Attributes:
         divergence: of the distribution without the control from that with it, nats a token.
         saving: nats a token that the control saves on the text.
-        positions: how many were read.
     """
 
     divergence: float

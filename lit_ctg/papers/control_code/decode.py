@@ -37,8 +37,6 @@ class CodeDecoding:
     Attributes:
         choice: greedy (stated in the paper, sec. 4.4), sample, or uniform_top_k (used in its code).
         top_k: number of tokens from which uniform_top_k draws.
-        temperature, top_p: of sample.
-        new_tokens: length of a continuation.
         forget_prompt: published fault: the prompt is dropped after the first new token.
         causal: False is the published fault: no mask in generation.
         start: the token before an empty prompt; it is not part of the text.

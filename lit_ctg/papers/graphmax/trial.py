@@ -95,11 +95,7 @@ class Fold:
     """One held-out part of a scene corpus, with everything counted on the others.
 
     Attributes:
-        scene: name of the corpus.
-        number: of the fold.
-        texts, ids: the held-out reviews.
         others: ids of the other folds' reviews.
-        vocabulary: the language model's.
         seed: of the draws in this fold.
         published: numbers of Algorithm 1.
         certificates: rows given to the certified solver in this fold, and those it certified.

@@ -382,11 +382,7 @@ class ClassMembers:
     """The vocabulary of one class.
 
     Attributes:
-        name: of the class.
-        ids_K: token ids, ascending.
-        tokens: their texts.
         attributes_KD: for the metric functions: value, or latitude and longitude (degrees).
-        metrics, densities: names of the candidates.
         unit: of errors of guesses (``Recogniser``).
     """
 

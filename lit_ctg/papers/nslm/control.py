@@ -70,8 +70,6 @@ class Fired:
     """A class whose mass is redistributed.
 
     Attributes:
-        class_name: the class.
-        state: the left context.
         previous: text of the previous member; "" where there is none.
         mass: the language model's probability of the first tokens of its members.
     """
@@ -87,12 +85,9 @@ class CarriedClass:
     """One class in its portable form.
 
     Attributes:
-        name: of the class.
         texts: its members, as written in the training text.
-        attributes_KD: for the metric functions.
         states: names of the left contexts in which the class is available.
         count: occurrences in training, as weight among classes whose members begin with the same tokens.
-        model: the fitted micro-model.
     """
 
     name: str
@@ -385,7 +380,6 @@ class Reading:
     Attributes:
         carry, contexts: before the word that the prefix may still be inside.
         next_carry, next_contexts: after it, where a new word begins.
-        pending: the tokens of that word.
         form, node: their path in a trie; node 0: none.
         open: a word may continue after the last token.
     """
@@ -405,7 +399,6 @@ class Below:
     """The continuations of a node of a trie.
 
     Attributes:
-        ids_J: tokens that continue.
         owner_M, member_M: pairs of an index into ``ids_J`` and a member that it may become.
         here: members that are complete at the node.
     """

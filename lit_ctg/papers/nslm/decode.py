@@ -43,7 +43,6 @@ class NSLMDecoding:
     """Sampling settings (ours: the paper generates nothing).
 
     Attributes:
-        temperature, top_p: of the draws.
         max_new_tokens: maximum length of a continuation.
     """
 

@@ -41,7 +41,6 @@ class Words:
     """The rows of the words: embeddings and softmax.
 
     Attributes:
-        init_range: of embeddings and output rows.
         samples: words of the sampled softmax in training; None for the full one. Evaluation is always exact.
         cutoffs: of an adaptive softmax (``AdaptiveHeads``) instead.
         single_task: no heads for tags and members; P(c) is a sum over the NNLM's words (``SingleTaskHeads``).

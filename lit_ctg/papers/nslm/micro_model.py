@@ -35,7 +35,6 @@ class MetricFunction(abc.ABC):
     """A scalar for every member of a class; subclass it for your own metric and add it to ``METRICS``.
 
     Attributes:
-        name: in the lists of recognisers.
         kind: type of the values, by which a density decides whether it accepts them: ``scalar``, ``count``, ``flag``
             (0 or 1) or ``distance`` (negative squared, in a plane: a Gaussian of them has mean zero).
         attributes: number of attributes of the members it needs; 0: any.
@@ -230,7 +229,6 @@ class Density(abc.ABC):
     """Weights from metric values; subclass it for your own density and name it by its dotted path.
 
     Attributes:
-        name: in the lists of recognisers.
         kinds: kinds of metric it accepts (``MetricFunction.kind``).
         grid: constructor arguments that the grid search tries, by name.
     """

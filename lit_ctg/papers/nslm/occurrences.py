@@ -49,7 +49,6 @@ class Occurrences:
 
     Attributes:
         position_N: positions of the targets in the (flattened) text.
-        class_N: their classes.
         index_N: their indices among the members of their class.
         evidence: at each of them; ``previous_N`` refers to members of the occurrence's own class.
     """
@@ -129,10 +128,7 @@ class Contexts:
     """The contexts of each target of a batch.
 
     Attributes:
-        table: the classes.
-        state_BT: left-context state of each target.
         previous_BTC: last earlier member of each class in the target's document, -1 for none.
-        source_value_BT, source_unit_BT: the quantity to convert.
     """
 
     table: ClassTable

@@ -42,11 +42,7 @@ class Trial:
     """One cell of the grid.
 
     Attributes:
-        class_name, metric, density, base: the candidate.
-        parameters: the density's constructor arguments.
         perplexity: of the members within their class, on validation occurrences; NaN where there are none.
-        n: validation occurrences.
-        model: the fitted micro-model.
     """
 
     class_name: str

@@ -32,7 +32,6 @@ class Reading:
     """A batch of prefixes as seen by features.
 
     Attributes:
-        ids_BT: tokens.
         word_BT: index of the lexicon word that ends at each position, or -1.
     """
 

@@ -95,8 +95,6 @@ class ClauseCorpusDataModule(SentenceDataModule):
         num_workers: DataLoader processes (0 is fastest: a batch is one indexing operation).
 
     Attributes:
-        tables: the generator's probabilities.
-        vocabulary: the ``ClauseVocabulary``.
         held_out_words, held_out_ids: the adjectives kept out of training.
         corpus_transform: None, or a function of (ids_NT, lengths_N) returning tensors with N rows that batches carry
             along; called once per split, by ``setup``.

@@ -72,7 +72,6 @@ class ControlRows:
     Attributes:
         polarity_B: pos_high - neg_high, in [-1, 1]; above 0 requests a positive adjective.
         strength_B: max(str_high, str_med).
-        str_high_B, question_B: as given.
         given_B: bool, any value above 0.
     """
 

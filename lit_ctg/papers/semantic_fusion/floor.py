@@ -61,7 +61,6 @@ class EntropyFloor:
     """Floors of one split.
 
     Attributes:
-        split: "train", "val" or "test".
         exact: the generator itself; no causal predictor has a lower overall perplexity.
         trained_only: the generator conditioned on each adjective being a trained one, with all adjective mass on the
             trained words. No causal predictor has a lower seen-only perplexity; overall it is inf where held-out words

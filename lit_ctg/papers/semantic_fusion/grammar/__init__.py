@@ -41,9 +41,7 @@ class Lexis:
     """The words to which a grammar file may refer.
 
     Attributes:
-        tokens: the vocabulary in id order.
         spell: word -> its possible id sequences (a word of several pieces has several ids); () if it has none.
-        groups: named lists of words.
         agreement: feature -> word -> value.
         bos_id, eos_id, pad_id: the first and the last id of a sentence, and padding.
     """
