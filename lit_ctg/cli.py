@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
+import logging
 import os
 import sys
 import traceback
@@ -289,12 +290,16 @@ class Train(Command):
         arguments += ["--resolve"] * self.resolve + ["--multirun"] * self.multirun
         if not (self.cfg or self.info):
             raise UserError("--resolve and --package go with --cfg job")
-        said = io.StringIO()
+        said, root = io.StringIO(), logging.getLogger()
+        level, handlers = root.level, list(root.handlers)
         try:
             with contextlib.redirect_stderr(said):
                 hydra_main(lambda cfg: None, [*arguments, *prepare_overrides(without_trust(words))])
         except SystemExit as error:
             raise UserError(said.getvalue()) from error
+        finally:  # Hydra's own, down to each lookup
+            root.setLevel(level)
+            root.handlers[:] = handlers
         return 0
 
 
