@@ -224,13 +224,18 @@ class Train(Command):
 
     def execute(self) -> int:
         words = self._words()
+        search = "sweep=optuna" in words
+        if (search or self.objective) and not (search and self.multirun):
+            raise UserError("a search is train -m sweep=optuna objective=<metric> <key>=interval(0,1) ...")
+        if self.leave and not self.multirun:
+            raise UserError("leave=true is for jobs of a sweep: add -m, or leave it out")
         if self.cfg or self.info or self.package or self.resolve:
             return self._show(words)
         if self.multirun:
-            if "sweep=optuna" in words:
-                from lit_ctg.run.search import search
+            if search:
+                from lit_ctg.run import search as by_optuna
 
-                return search(words, self.objective, self.trials, self.direction, self.prune, self.config)
+                return by_optuna.search(words, self.objective, self.trials, self.direction, self.prune, self.config)
             from lit_ctg.run.sweep import sweep
 
             return sweep(words, dry_run=self.config, leave=self.leave)

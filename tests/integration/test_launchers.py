@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from lit_ctg.files import config_folder
+from lit_ctg.trust import TRUSTED
 
 WORDS = (
     "experiment=semantic_fusion/baseline",
@@ -102,6 +103,8 @@ def test_an_experiment_and_a_model_outside_the_repository(run_cli, tmp_path: Pat
     code, out, err = run_cli("train", "-m", "experiment=glob(mine/*)", "seed=0,1", *words)
     assert code == 0 and out.count("done semantic_fusion/tiny") == 2, err
     folder = next(tmp_path.glob("outputs/semantic_fusion/tiny/*seed0*")).relative_to(tmp_path)
+    monkeypatch.setattr("lit_ctg.trust._named_by_user", set())  # as in another process
+    monkeypatch.setenv(TRUSTED, "")
     code, _, err = run_cli("evaluate", str(folder))
     assert code == 2 and "trust=my_package" in err
     assert run_cli("evaluate", str(folder), "trust=my_package")[0] == 0
