@@ -118,12 +118,23 @@ def checked(thing: Target) -> Target:
         except TypeError:
             given = {}  # what is called says which argument is missing or unknown
         _check(_hints(build), given, type(args[0]).__name__ if isinstance(thing, type) else build.__name__)
-        return build(*args, **kwargs)
+        built = build(*args, **kwargs)
+        # of the class itself, not of its bases
+        if isinstance(thing, type) and type(args[0]).__init__ is call and hasattr(thing, "note_arguments"):
+            args[0].note_arguments(_flat(signature, given))
+        return built
 
     if not isinstance(thing, type):
         return call  # type: ignore[return-value]
     thing.__init__ = call  # type: ignore[misc]
     return thing
+
+
+def _flat(signature: inspect.Signature, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return bound arguments without the object itself, ``**options`` one by one."""
+    named = dict(list(given.items())[1:])
+    spread = [name for name, one in signature.parameters.items() if one.kind == one.VAR_KEYWORD and name in named]
+    return named | {name: value for option in spread for name, value in named.pop(option).items()}
 
 
 class Checked:

@@ -37,12 +37,13 @@ from torch import Tensor
 from transformers import AutoTokenizer
 
 from lit_ctg import files, trust
-from lit_ctg.callback.checkpoint import FORMAT, AtomicCheckpointIO, RunCheckpoint
+from lit_ctg.callback.checkpoint import AtomicCheckpointIO, RunCheckpoint
 from lit_ctg.cli import main
 from lit_ctg.config import compose, plain
 from lit_ctg.control import Control, Origin, Steered, bundle
 from lit_ctg.control.custom_generate import generate_under
 from lit_ctg.control.memory import Memory
+from lit_ctg.core.checkpoint import FORMAT
 from lit_ctg.data.folder import FolderDataModule, labels_of
 from lit_ctg.data.source import read_lines, read_records
 from lit_ctg.data.tokenizer import WordTokenizer

@@ -12,6 +12,8 @@ from typing import Any, Protocol, Required, TypedDict, runtime_checkable
 
 from torch import Tensor
 
+from lit_ctg.errors import UserError
+
 
 class Batch(TypedDict, total=False):
     """One batch. The first four are always there; a paper adds further keys by a subclass.
@@ -83,3 +85,22 @@ class Corpus(Protocol):
 def checksum(value: Any) -> str:
     """Return the sha256 (64 hex digits) of a plain value: numbers, strings, lists and dicts of them."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def datamodule_of(trainer: Any) -> Any:
+    """Return the data module of a trainer, a ``Corpus`` with what its paper adds; None: it has loaders only."""
+    return getattr(trainer, "datamodule", None)  # Lightning sets it from outside and declares it nowhere
+
+
+def require(datamodule: Any, *needs: str) -> Any:
+    """Return a data module that has what a model needs.
+
+    Raises:
+        UserError: there is none, or it lacks an attribute or method; names it.
+    """
+    missing = next((name for name in needs if not hasattr(datamodule, name)), None)
+    if missing and datamodule is None:
+        raise UserError(f"the model needs {missing} of a data module: give the Trainer (model, data), not loaders")
+    if missing:
+        raise UserError(f"{type(datamodule).__name__} has no {missing}, which the model needs: add it to the class")
+    return datamodule

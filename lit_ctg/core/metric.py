@@ -5,6 +5,7 @@ Shape suffixes: B sentences, T positions, V vocabulary, F features, K groups (fo
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -207,6 +208,47 @@ class RatioMetric(BatchMetric):
             ratio_interval(total=t, count=c, total_sq=tt, cross=tc, count_sq=cc, rows=int(rows))
             for t, c, tt, tc, cc, rows in sums
         ]
+
+
+class TokenLoss(RatioMetric):
+    """Mean cross-entropy in nats over counted positions, without label smoothing; NaN where none was counted."""
+
+    unit = "nats"
+    direction: ClassVar[Direction] = "lower"
+
+    def __init__(self, *, mask: Mask = "target", **kwargs: Any) -> None:
+        super().__init__(mask=mask, **kwargs)
+
+    def update(self, scores_BTV: Tensor, target_BT: Tensor, mask_BT: Tensor) -> None:
+        """Add sentences: scores (logits or log-probabilities), target ids, and True where a position counts."""
+        self.follow(scores_BTV)
+        counted_BT = self.keep(target_BT, mask_BT)
+        self.add_rows(token_nll(scores_BTV, target_BT, counted_BT).sum(1), counted_BT.sum(1))
+
+    def update_from(self, output: Any, batch: Mapping[str, Tensor]) -> None:
+        """Read ``output.scores_BTV`` and the batch's targets and mask."""
+        self.update(output.scores_BTV, batch["target_ids_BT"], pick_mask(batch, self.mask))
+
+    def keep(self, target_BT: Tensor, mask_BT: Tensor) -> Tensor:
+        """Return which of the masked positions count: here, all of them."""
+        return mask_BT
+
+    def compute(self) -> Tensor:
+        """Return the loss in the reported unit, float64, ()."""
+        return self.transform(self.ratio())
+
+    def transform(self, nats: Tensor) -> Tensor:
+        """Convert a mean cross-entropy in nats to the reported unit: here, nats."""
+        return nats
+
+    def _result(self) -> MetricResult | dict[str, MetricResult]:
+        (nats,) = self.intervals()
+        ci95 = None
+        if nats is not None:
+            low, high = self.transform(torch.tensor(nats, dtype=torch.float64)).tolist()
+            ci95 = (low, high) if math.isfinite(high) else None
+        value = float(self.transform(self.ratio()))
+        return MetricResult(value, self.unit, self.direction, int(self.count), ci95, self.version)
 
 
 class RateMetric(LitMetric):

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 import lightning
 import torch
@@ -18,7 +19,11 @@ from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
-from lit_ctg.core.batch import Batch
+from lit_ctg.core.batch import Batch, datamodule_of
+from lit_ctg.core.build import from_checkpoint, link
+from lit_ctg.core.checkpoint import FORMAT, KEY
+from lit_ctg.core.metric import token_nll
+from lit_ctg.core.metric_callback import MetricCallback, ModelMetrics
 from lit_ctg.limits import Checked, Fraction, NonNegative, checked
 
 
@@ -39,21 +44,80 @@ class LMOutput:
     hidden_BTD: Tensor
 
 
-def datamodule_of(trainer: lightning.Trainer) -> Any:
-    """Return the data module that a trainer runs on: a ``core/batch.py:Corpus`` with what its paper adds."""
-    return trainer.datamodule  # type: ignore[attr-defined]  # Lightning sets it from outside and declares it nowhere
-
-
 class LitLanguageModel(Checked, lightning.LightningModule, abc.ABC):
-    """A LightningModule whose forward gives an LMOutput; ``callback/metric.py`` updates metrics from it.
+    """A LightningModule whose forward gives an LMOutput; ``core/metric_callback.py`` updates metrics from it.
 
-    Subclasses give ``forward``, ``losses`` and ``configure_optimizers``, and set ``causal``. A model whose
-    inputs need more than token ids may define ``corpus_transform(ids_NT, lengths_N) -> dict[str, Tensor]``:
-    the data module calls it once for the whole corpus and cuts the results ([N, T, ...]) into batches like
-    the ids.
+    Subclasses give ``forward``, ``losses`` and ``configure_optimizers``, and set ``causal`` and ``learning_rate``. A
+    model whose inputs need more than token ids may define ``corpus_transform(ids_NT, lengths_N) -> dict[str, Tensor]``:
+    the data module calls it once for the whole corpus and cuts the results ([N, T, ...]) into batches like the ids.
+
+    Attributes:
+        hparams: the arguments of the constructor that are plain values.
+        learning_rate: peak rate; ``configure_optimizers`` reads it, so that ``lr_find`` may set it.
+        metrics: name -> metric, for a Trainer without a ``MetricCallback``.
+        composed: the configuration and the corpus's checksums, which checkpoints hold; empty without a configuration.
     """
 
     causal: bool = True
+    learning_rate: float
+    metrics: Mapping[str, Any] = {}
+    composed: Mapping[str, Mapping[str, Any]] = {"config": {}, "corpus": {}}
+
+    def note_arguments(self, arguments: Mapping[str, Any]) -> None:
+        """Keep the plain arguments of the constructor as ``hparams``; called once it has returned."""
+        if isinstance(settings := getattr(self, "adamw", None), AdamW):
+            self.learning_rate = settings.learning_rate
+        self.save_hyperparameters({name: plain for name, value in arguments.items() if (plain := _plain(value)) != ...})
+
+    @classmethod
+    def load_from_checkpoint(  # type: ignore[override]  # Lightning's is a descriptor of its own
+        cls,
+        checkpoint_path: str | Path,
+        map_location: Any = None,
+        strict: bool | None = None,
+        weights_only: bool | None = None,
+        **changes: Any,
+    ) -> Self:
+        """Return the model of a checkpoint with its weights; the file is read as plain values, nothing is executed.
+
+        A model that ``lit-ctg train`` or ``lit_ctg.load`` built is built from its configuration, with its corpus. One
+        built in Python is built from its plain arguments; pass the others, such as ``vocabulary`` and ``backbone``.
+
+        Args:
+            checkpoint_path: a file.
+            map_location: a device.
+            strict: False allows missing and unexpected weights.
+            weights_only: always True.
+            changes: arguments of the constructor to change; ``data``: a data module in place of the checkpoint's.
+
+        Raises:
+            UserError: no checkpoint of ours, one of another class, or one that does not fit.
+        """
+        module = from_checkpoint(cls, Path(checkpoint_path), changes, strict is not False)
+        return module if map_location is None or callable(map_location) else module.to(map_location)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add what the model can be built from again."""
+        checkpoint.setdefault(KEY, {"format": FORMAT, **self.composed})
+
+    def configure_callbacks(self) -> list[MetricCallback]:
+        """Return the metrics, unless the Trainer was given a ``MetricCallback``, which wins."""
+        callbacks: list[Any] = self.trainer.callbacks  # type: ignore[attr-defined]  # set by a connector
+        given = any(isinstance(one, MetricCallback) and not isinstance(one, ModelMetrics) for one in callbacks)
+        return [] if given else [ModelMetrics(self.metrics)]
+
+    def setup(self, stage: str) -> None:
+        """Take from the Trainer's data module what the model needs."""
+        if (datamodule := datamodule_of(self.trainer)) is not None:
+            self.bind_data(datamodule)
+
+    def bind_data(self, datamodule: Any) -> None:
+        """Take from a data module what the model needs beyond its weights, and give it what it computes with them.
+
+        Raises:
+            UserError: the data module lacks something.
+        """
+        link(self, datamodule)
 
     @abc.abstractmethod
     def forward(self, batch: Batch) -> LMOutput:
@@ -92,6 +156,25 @@ class LitLanguageModel(Checked, lightning.LightningModule, abc.ABC):
     def test_step(self, batch: Batch, batch_idx: int) -> Any:
         """Return the output; the metric callback turns it into numbers."""
         return self(batch)
+
+    def predict_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """Return log P of every target in nats, float64 [B, T]; 0 at padding."""
+        return -token_nll(self(batch).scores_BTV, batch["target_ids_BT"], batch["mask_target_BT"])
+
+
+def _plain(value: Any) -> Any:
+    """Return a value in the form of YAML, or ``...`` for one that has none."""
+    if isinstance(value, bool | int | float | str | type(None)):
+        return value
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, Mapping):
+        inner: Any = {name: _plain(part) for name, part in value.items()}
+        return ... if ... in inner.values() or not all(isinstance(name, str) for name in inner) else inner
+    if isinstance(value, list | tuple):
+        inner = [_plain(part) for part in value]
+        return ... if ... in inner else inner
+    return ...
 
 
 def warmup_cosine(
@@ -184,5 +267,5 @@ class AdamW:
     def configure(self, module: lightning.LightningModule) -> OptimizerLRSchedulerConfig:
         """Return what ``configure_optimizers`` of a module returns, with one step a batch over the whole run."""
         total_steps = int(module.trainer.estimated_stepping_batches)
-        settings = vars(self) | {"warmup_from_zero": bool(self.warmup_from_zero)}
+        settings = vars(self) | {"warmup_from_zero": bool(self.warmup_from_zero), "learning_rate": module.learning_rate}
         return adamw_warmup_cosine(module.parameters(), total_steps=total_steps, **settings)

@@ -285,3 +285,6 @@ class CorpusDataModule(Checked, LightningDataModule, abc.ABC):
 
     def test_dataloader(self) -> ResumableLoader:
         return self._loader("val" if self.test_fraction == 0 else "test")
+
+    def predict_dataloader(self) -> ResumableLoader:
+        return self.test_dataloader()

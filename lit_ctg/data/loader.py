@@ -10,6 +10,7 @@ import atexit
 import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from inspect import signature
 from typing import Any, cast
 
 import numpy as np
@@ -17,6 +18,7 @@ import torch
 from lightning import LightningDataModule
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler, default_convert
+from torch.utils.data.distributed import DistributedSampler
 
 from lit_ctg.core.batch import Batch
 from lit_ctg.core.processes import children_without_signals, end_with_parent
@@ -112,12 +114,13 @@ class SentenceOrder(Dataset[Batch]):
         return self._drawn[1]
 
 
-class EpochSampler(Sampler[tuple[int, int]]):
+class EpochSampler(DistributedSampler[tuple[int, int]]):
     """Yields (epoch, i) for the batches of an epoch, in order or in an order drawn from (seed, epoch).
 
     Lightning calls ``set_epoch``; ``start`` is where the next pass begins. With several processes, each gets every
     ``world_size``-th batch; with ``even`` the first batches are handed out again until all have the same number (no
-    process may wait in vain for gradients).
+    process may wait in vain for gradients). A ``fixed`` one repeats epoch 0 in order. Lightning puts its own sampler in
+    the place of any other class (``use_distributed_sampler``).
 
     Raises:
         UserError: fewer batches than processes.
@@ -132,16 +135,18 @@ class EpochSampler(Sampler[tuple[int, int]]):
         rank: int = 0,
         world_size: int = 1,
         even: bool = False,
+        fixed: bool = False,
     ) -> None:
+        # not that of the base, which asks for a process group
         if steps < world_size:
             raise UserError(f"{steps} batches for {world_size} processes: lower data.batch_size or trainer.devices")
-        self.total, self.seed, self.shuffle = steps, seed, shuffle
+        self.total, self.seed, self.shuffle, self.fixed = steps, seed, shuffle and not fixed, fixed
         self.rank, self.world_size, self.even = rank, world_size, even
         self.steps = -(-steps // world_size) if even else len(range(rank, steps, world_size))
         self.epoch = self.start = 0
 
     def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
+        self.epoch = 0 if self.fixed else epoch
 
     def __len__(self) -> int:
         return self.steps
@@ -176,6 +181,19 @@ def _received(batch: Any) -> Any:
     return {name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value for name, value in batch.items()}
 
 
+class Rows(Dataset[Batch]):
+    """Batches under the length that Lightning expects of a dataset (``scale_batch_size``): their number of rows."""
+
+    def __init__(self, batches: Any) -> None:
+        self.batches = batches
+
+    def __len__(self) -> int:
+        return len(self.batches) * getattr(self.batches, "batch_size", 1)
+
+    def __getitem__(self, key: tuple[int, int]) -> Batch:
+        return self.batches[key]
+
+
 @checked
 class ResumableLoader(DataLoader[Batch]):
     """The loader of all corpora: batches are a function of (seed, epoch, position); checkpoints hold the position.
@@ -185,24 +203,36 @@ class ResumableLoader(DataLoader[Batch]):
     nothing is read here before the first batch is requested.
 
     Args:
-        batches: a dataset indexed by (epoch, position).
+        dataset: indexed by (epoch, position).
         num_workers: processes that read; 0 reads in this one. They end with this one and leave signals to it.
         generator: seeds the workers; by default torch's global generator does, which advances it.
-        order: options of ``EpochSampler``.
+        sampler: given by Lightning when it builds the loader anew: one of ours to predict, another to overfit some
+            batches, which are then those of epoch 0.
+        order: options of ``EpochSampler``; those of torch's loader, which Lightning also gives, are left out.
 
     Raises:
         UserError: an invalid number of workers; fewer batches than processes.
     """
 
     def __init__(
-        self, batches: Dataset[Batch], *, num_workers: Whole = 0, generator: torch.Generator | None = None, **order: Any
+        self,
+        dataset: Any,
+        *,
+        num_workers: Whole = 0,
+        generator: torch.Generator | None = None,
+        sampler: Sampler[Any] | None = None,
+        **order: Any,
     ) -> None:
         self.position = 0
-        self.order = EpochSampler(len(batches), **order)  # type: ignore[arg-type]  # ours have a length, a Dataset need not
+        self.batches = dataset.batches if isinstance(dataset, Rows) else dataset
+        if not isinstance(sampler, EpochSampler):
+            options = {name: value for name, value in order.items() if name in signature(EpochSampler).parameters}
+            sampler = EpochSampler(len(self.batches), **options, fixed=sampler is not None)
+        self.order = sampler
         super().__init__(
-            batches,
+            Rows(self.batches),
             batch_size=None,
-            sampler=self.order,
+            sampler=sampler,
             num_workers=num_workers,
             generator=generator,
             collate_fn=_sent if num_workers else None,
@@ -250,7 +280,7 @@ def process_place(trainer: Any) -> dict[str, int]:
 
 
 def sentence_loader(
-    sentences: SentenceBatches, *, batch_size: int, seed: int, shuffle: bool, **place: int
+    sentences: SentenceBatches, *, batch_size: int, seed: int, shuffle: bool, **place: Any
 ) -> ResumableLoader:
     """Return the loader of a split held in tensors; it does not use torch's global generator.
 
@@ -293,6 +323,10 @@ class SentenceDataModule(Checked, LightningDataModule, abc.ABC):
     def test_dataloader(self) -> ResumableLoader:
         """Return the test sentences in order."""
         return self._loader("test")
+
+    def predict_dataloader(self) -> ResumableLoader:
+        """Return the test sentences in order."""
+        return self.test_dataloader()
 
     def _loader(self, split: str) -> ResumableLoader:
         seed = self.seed if self.order_seed is None else self.order_seed

@@ -1,35 +1,32 @@
-"""Turns a composed configuration into objects: the only caller of Hydra's instantiate."""
+"""Turns a composed configuration into what a run consists of."""
 
 from __future__ import annotations
 
 import contextlib
-import inspect
 import os
-import re
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-import hydra
-from hydra.errors import InstantiationException
-from lightning import Callback, LightningDataModule, LightningModule, Trainer, seed_everything
+from lightning import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.loggers import Logger
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from lit_ctg.callback.checkpoint import AtomicCheckpointIO, RunCheckpoint
-from lit_ctg.callback.metric import MetricCallback
 from lit_ctg.callback.run_record import RunRecordCallback
 from lit_ctg.callback.wandb_tables import WandbGenerations, starting_wandb
-from lit_ctg.config import check_given, plain
+from lit_ctg.config import plain
 from lit_ctg.control.bundle import fingerprint as tokens_fingerprint
+from lit_ctg.core import build as core
 from lit_ctg.core.batch import Corpus
+from lit_ctg.core.build import build_datamodule, instantiate
+from lit_ctg.core.metric_callback import MetricCallback
 from lit_ctg.data.corpus import CorpusDataModule
 from lit_ctg.data.huggingface_tokenizer import load as load_tokenizer
 from lit_ctg.errors import UserError
 from lit_ctg.files import write_atomic
-from lit_ctg.limits import check_settings
 from lit_ctg.network.huggingface import HuggingFaceBackbone
 from lit_ctg.results.record import environment
 from lit_ctg.run.corpus import fingerprint, given_weights
@@ -37,8 +34,8 @@ from lit_ctg.run.directory import CHECKPOINT
 from lit_ctg.run.precision import set_precision, usable_accelerator
 from lit_ctg.run.threads import set_threads
 from lit_ctg.run.waiting import prepared
-from lit_ctg.terminal import Console, printable
-from lit_ctg.trust import check_name, resolve, targets
+from lit_ctg.terminal import Console
+from lit_ctg.trust import resolve
 
 
 @dataclass
@@ -59,69 +56,12 @@ class Experiment:
         return next((callback for callback in self.callbacks if isinstance(callback, kind)), None)
 
 
-def instantiate(node: DictConfig, where: str, **extra: Any) -> Any:
-    """Build one configuration node.
-
-    Raises:
-        UserError: a class that may not be chosen here (``trust.py``), or that refuses the values; names the node.
-    """
-    if not isinstance(node, DictConfig) or "_target_" not in node:
-        # settings for a part that a list in the experiment, or an override of that list, leaves out
-        raise UserError(
-            f"{where}={printable(str(node))[:80]}: settings without a _target_, as no part of this name is chosen; "
-            f"choose it in {where.partition('.')[0]}=[...], or leave it out with ~{where}"
-        )
-    check_given(OmegaConf.missing_keys(node) - {f"{where}.{name}" for name in extra})
-    for target in targets(node):
-        check_name(target, where)
-    check_settings(node, where)
-    try:
-        return hydra.utils.instantiate(node, _convert_="all", **extra)
-    except InstantiationException as error:
-        cause = error.__cause__
-        if isinstance(cause, UserError):
-            raise cause from None
-        reason = str(cause or error).splitlines()[0]
-        unknown = re.search(r"unexpected keyword argument '(\w+)'", reason)
-        if unknown:
-            target = str(node.get("_target_", where)).rpartition(".")[2]
-            raise UserError(
-                f"{where}.{unknown[1]}: {target} takes no {unknown[1]}; leave it out (~{where}.{unknown[1]} where the "
-                "experiment file gives it)"
-            ) from error
-        # a model may build its backbone itself, from the backbone's settings
-        settings = f"{where}.*" + (" and backbone.*" if "backbone" in extra else "")
-        raise UserError(f"{where}: {reason}; check the values given for {settings}") from error
-
-
-def build_datamodule(cfg: DictConfig) -> LightningDataModule:
-    """Build only the data module (`lit-ctg data`)."""
-    check_given(["data"] if cfg.data is None else [])
-    if cfg.data.get("tokenizer", "") is None:
-        raise UserError("data.tokenizer=null: a text needs one, see lit-ctg list what=data; leave it out")
-    return instantiate(cfg.data, "data")
-
-
-def build_model(cfg: DictConfig, datamodule: LightningDataModule) -> LightningModule:
-    """Build the LightningModule over its backbone, seeded, with the data module's vocabulary.
-
-    A model whose constructor takes ``corpus``, which its configuration does not give, also gets the data module,
-    because it is built to fit the training text.
-    """
-    seed_everything(cfg.seed if cfg.training_seed is None else cfg.training_seed, workers=True, verbose=False)
-    extra: dict[str, Any] = {"vocabulary": cast(Corpus, datamodule).vocabulary}
-    takes = inspect.signature(resolve(cfg.model.get("_target_"), "model")).parameters
-    if "corpus" in takes and "corpus" not in cfg.model:
-        extra["corpus"] = datamodule
-    if cfg.backbone is not None:
-        extra["backbone"] = instantiate(cfg.backbone, "backbone")
-        if isinstance(extra["backbone"], HuggingFaceBackbone):
-            check_tokenizer(cfg.backbone.path, cfg.backbone.revision, extra["vocabulary"])
-    module = instantiate(cfg.model, "model", **extra)
-    # the paper computes features and the like once for the whole corpus
-    if hasattr(module, "corpus_transform") and hasattr(datamodule, "corpus_transform"):
-        datamodule.corpus_transform = module.corpus_transform
-    return module
+def build_model(cfg: DictConfig, datamodule: LightningDataModule) -> Any:
+    """Build the LightningModule (``core/build.py``) on a corpus with the tokens of its pretrained backbone."""
+    backbone = cfg.backbone
+    if backbone is not None and resolve(backbone.get("_target_"), "backbone") is HuggingFaceBackbone:
+        check_tokenizer(backbone.path, backbone.revision, cast(Corpus, datamodule).vocabulary)
+    return core.build_model(cfg, datamodule)
 
 
 def check_tokenizer(path: str, revision: str | None, vocabulary: Any) -> None:

@@ -11,8 +11,9 @@ from typing import Annotated, Any
 from lightning import LightningDataModule, LightningModule
 from omegaconf import DictConfig
 
-from lit_ctg.callback.checkpoint import KEY, DamagedError, load_checked, previous
+from lit_ctg.callback.checkpoint import previous
 from lit_ctg.config import changed, compose, plain
+from lit_ctg.core.checkpoint import KEY, DamagedError, fitting, load_checked
 from lit_ctg.errors import UserError, refuse, within
 from lit_ctg.limits import Choice, Seed, check_value
 from lit_ctg.results.record import HASH_IGNORED, REGIMES, SIZES, drop_keys, load_record, without_modules
@@ -62,13 +63,9 @@ class Checkpoint:
             UserError: they do not fit, or the corpus differs.
         """
         self.check_corpus(fingerprint(datamodule))
-        try:
+        with fitting(self.path):
             if self.state_dict is not None:
                 module.load_state_dict(self.state_dict)
-        # a weight of the wrong shape or type raises RuntimeError, foreign values can raise anything
-        except (RuntimeError, AttributeError, TypeError) as error:
-            reason = str(error).splitlines()[-1].strip()
-            raise UserError(f"checkpoint {self.path} does not fit this model: {reason}") from error
         module.eval()
 
 
@@ -122,7 +119,7 @@ def prepare_resume(folder: Path, config: Mapping[str, Any], corpus: Mapping[str,
 def compose_with_checkpoint(words: list[str]) -> tuple[DictConfig, Checkpoint]:
     """Compose the command line with the checkpoint that it names, or with the finished run of its configuration.
 
-    A first word without "=" is a run directory: its own configuration applies, changed by the other words.
+    A first word without "=" is a run directory or a checkpoint: its own configuration applies, changed by the others.
 
     Raises:
         UserError: no such checkpoint, or one of another model.
@@ -167,10 +164,12 @@ def _of_run_directory(folder: Path, words: list[str]) -> tuple[DictConfig, Check
     named = next((word for word in words if word.startswith("ckpt_path=")), None)
     refuse({
         f"{folder} is not a run directory with a checkpoint: give the folder that a finished lit-ctg train left under "
-        "outputs/, or experiment=...": not _complete(folder),
+        "outputs/, or experiment=...": not (folder.is_file() or _complete(folder)),
         f"{named}: {folder} brings its own checkpoint: leave one of the two out": named,
     })  # fmt: skip
-    checkpoint = _of_run(folder)
+    checkpoint = read(folder) if folder.is_file() else _of_run(folder)
+    if not checkpoint.config:
+        raise UserError(f"{folder}: its model was built in Python: call load_from_checkpoint of the model's class")
     cfg = changed(checkpoint.config, words, checkpoint.path)
     return cfg, _compared(cfg, checkpoint)
 

@@ -16,15 +16,9 @@ from lightning import Callback, LightningModule
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch.utils.data import DataLoader, Dataset
 
-from lit_ctg.callback.checkpoint import (
-    FORMAT,
-    AtomicCheckpointIO,
-    DamagedError,
-    RunCheckpoint,
-    load_checked,
-    previous,
-)
+from lit_ctg.callback.checkpoint import AtomicCheckpointIO, RunCheckpoint, previous
 from lit_ctg.callback.epoch_seed import EpochSeed
+from lit_ctg.core.checkpoint import FORMAT, DamagedError, load_checked
 from lit_ctg.data.batching import StreamBatches
 from lit_ctg.data.loader import ResumableLoader
 from lit_ctg.errors import UserError

@@ -12,8 +12,8 @@ import torch
 from lightning import Callback
 from rich.console import Console
 
-from lit_ctg.callback.metric import MetricCallback
 from lit_ctg.callback.progress import Progress, steps
+from lit_ctg.core.metric_callback import MetricCallback
 from lit_ctg.metric.perplexity import Perplexity
 
 

@@ -44,7 +44,8 @@ class Bigram(LitLanguageModel):
 
 def loader() -> DataLoader:
     ids = torch.arange(5).repeat(16, 1)
-    rows = [{"input_ids_BT": row, "target_ids_BT": row + 1} for row in ids]
+    masks = dict.fromkeys(("mask_input_BT", "mask_target_BT"), torch.ones(5, dtype=torch.bool))
+    rows = [{"input_ids_BT": row, "target_ids_BT": row + 1, **masks} for row in ids]
     return DataLoader(rows, batch_size=4)
 
 
@@ -110,7 +111,7 @@ def test_training_learns_logs_the_parts_and_validation_returns_the_output(traine
     trainer.fit(model, loader(), loader())
     logged = trainer.callback_metrics
     assert logged["train/loss"] == pytest.approx(2 * float(logged["train/token_loss"]), rel=1e-6)
-    assert float(logged["train/token_loss"]) < 0.1
+    assert float(logged["train/token_loss"]) < 0.1 and float(logged["val/loss"]) < 0.1
     assert isinstance(seen[0], LMOutput)
     assert seen[0].scores_BTV.shape == (4, 5, 7)
 

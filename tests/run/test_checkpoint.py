@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from lit_ctg.callback.checkpoint import FORMAT, AtomicCheckpointIO, load_checked, previous
+from lit_ctg.callback.checkpoint import AtomicCheckpointIO, previous
 from lit_ctg.config import compose
+from lit_ctg.core.checkpoint import FORMAT, load_checked
 from lit_ctg.errors import UserError
 from lit_ctg.run.checkpoint import Checkpoint, prepare_resume
 from lit_ctg.run.directory import CHECKPOINT

@@ -24,22 +24,16 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import Pipeline, make_pipeline
 from torch import Tensor
 
-from lit_ctg.core.metric import LitMetric, Mask, RatioMetric, float64, pick_mask, token_nll
+from lit_ctg.core.metric import LitMetric, Mask, RatioMetric, TokenLoss, float64, pick_mask, token_nll
 from lit_ctg.core.result import MetricResult
-from lit_ctg.metric.perplexity import Perplexity
 from lit_ctg.papers.control_code.model import codes_of
 from lit_ctg.statistics import exp_or_inf, ratio_interval, t_quantile
 
 # of a model ----------------------------------------------------------------------------------------------------------
 
 
-class CrossEntropy(Perplexity):
-    """Mean cross-entropy of the counted positions in nats, the paper's "loss"; otherwise as ``Perplexity``."""
-
-    unit = "nats"
-
-    def transform(self, nats: Tensor) -> Tensor:
-        return nats
+class CrossEntropy(TokenLoss):
+    """Mean cross-entropy of the counted positions in nats, the paper's "loss"."""
 
 
 class SourcePerplexity(RatioMetric):

@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim.lr_scheduler import ExponentialLR
 
-from lit_ctg.core.model import Batch, LitLanguageModel, LMOutput, adamw_warmup_cosine, datamodule_of
+from lit_ctg.core.batch import require
+from lit_ctg.core.model import Batch, LitLanguageModel, LMOutput, adamw_warmup_cosine
 from lit_ctg.data.tokenizer import Tokenizer
 from lit_ctg.errors import UserError, refuse
 from lit_ctg.limits import Choice, Count, Dropout, NonNegative, Whole, check_value, checked
@@ -447,9 +448,9 @@ class SourceModel(LitLanguageModel):
     codes: int
     sources: tuple[str, ...] = ()
 
-    def setup(self, stage: str | None = None) -> None:
+    def bind_data(self, datamodule: Any) -> None:
         """Take the names of the sources from the data module."""
-        self.bind(datamodule_of(self.trainer).sources)
+        self.bind(require(datamodule, "sources").sources)
 
     def bind(self, sources: Sequence[str]) -> None:
         """Set the names of the sources.
@@ -581,6 +582,7 @@ class ControlCodeModule(SourceModel):
         self.vocabulary, self.corpus, self.injection = vocabulary, corpus, injection
         self.codes, self.embedding_dropout = codes, embedding_dropout
         self.optimizer, self.settings, self.fast = optimizer, dict(optimizers[optimizer]), fast
+        self.learning_rate = self.settings["learning_rate"]
         # a partial: the sizes of the network depend on where the code enters
         check_backbone(backbone, "func", "keywords")
         sizes, dim = backbone.keywords, backbone.keywords["dim"]
@@ -727,7 +729,8 @@ class ControlCodeModule(SourceModel):
     def configure_optimizers(self) -> Any:
         """Return the chosen optimiser for all parameters."""
         total_steps = int(self.trainer.estimated_stepping_batches)
-        return configured_optimizer(self.optimizer, self.parameters(), self.settings, total_steps)
+        settings = self.settings | {"learning_rate": self.learning_rate}
+        return configured_optimizer(self.optimizer, self.parameters(), settings, total_steps)
 
     # generation (a StepModel of decoding/loop.py) --------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from transformers import BartConfig, BartForConditionalGeneration, GenerationConfig, LogitsProcessorList
 
 from lit_ctg import limits
-from lit_ctg.core.batch import Batch
+from lit_ctg.core.batch import Batch, require
 from lit_ctg.core.model import AdamW, LitLanguageModel, LMOutput, datamodule_of, evaluating
 from lit_ctg.core.result import MetricResult
 from lit_ctg.data.tokenizer import Tokenizer
@@ -81,10 +81,10 @@ class TranslationModel(LitLanguageModel):
         """Every output layer over that graph by name."""
         return variants(self.graph, published=self.published)
 
-    def setup(self, stage: str | None = None) -> None:
+    def bind_data(self, datamodule: Any) -> None:
         """Without a scene, count the target side of the training split (sec. 5.2)."""
         if self.scene is None and "graph" not in self.__dict__:
-            packed = datamodule_of(self.trainer).prepare()
+            packed = require(datamodule, "prepare").prepare()
             count = packed.meta["splits"]["train.target"]["documents"]
             sentences = (packed.document("train.target", number) for number in range(count))
             self.__dict__["graph"] = CooccurrenceGraph.from_token_ids(sentences, self.rows)

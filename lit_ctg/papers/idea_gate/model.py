@@ -18,6 +18,7 @@ from annotated_types import Interval
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lit_ctg.core.batch import require
 from lit_ctg.core.model import AdamW, Batch, LitLanguageModel, LMOutput, datamodule_of
 from lit_ctg.data.tokenizer import ids_behind
 from lit_ctg.errors import UserError
@@ -370,7 +371,7 @@ class IdeaGateModule(LitLanguageModel):
         self.form = GateForm(clamp=gate.clamp, epsilon=gate.epsilon)
         self.alpha, self.beta, self.alpha_ramp_fraction = gate.alpha, gate.beta, gate.alpha_ramp_fraction
         self.lift, self.neutral_stopwords, self.ideas = gate.lift, gate.neutral_stopwords, ideas
-        self.ramp = 1.0
+        self.ramp, self._counted = 1.0, False
         if fast == "always" and not getattr(backbone, "matrix_head", True):
             raise UserError("model.fast=always: this model's logits have a bias, a scale or a cap; set model.fast=auto")
         self.embedding = None
@@ -437,9 +438,23 @@ class IdeaGateModule(LitLanguageModel):
             refuse(f"has another shape than backbone ({reason}): make them equal", error)
 
     def setup(self, stage: str) -> None:
-        """Before training, count frequent tokens and base rates in the training text."""
-        if stage == "fit" and self.counts_text:
-            self.count_text(datamodule_of(self.trainer).prepare().ids("train"))
+        """See ``bind_data``, without which there is no training.
+
+        Raises:
+            UserError: the Trainer has no data module.
+        """
+        if self.counts_text and not self._counted:
+            self.bind_data(datamodule_of(self.trainer))
+
+    def bind_data(self, datamodule: Any) -> None:
+        """Count frequent tokens and base rates in the training text, unless the weights hold what was counted."""
+        if self.counts_text and not self._counted:
+            self.count_text(require(datamodule, "prepare").prepare().ids("train"))
+
+    def load_state_dict(self, *args: Any, **options: Any) -> Any:
+        """Load weights, which hold what was counted."""
+        self._counted = True
+        return super().load_state_dict(*args, **options)
 
     @property
     def counts_text(self) -> bool:
@@ -455,6 +470,7 @@ class IdeaGateModule(LitLanguageModel):
             reference_N: a text whose frequent tokens are the stopwords and whose rates the lift gate subtracts, if not
                 the same: then a head trained on some of a corpus raises what is more frequent there.
         """
+        self._counted = True
         reference_N = ids_N if reference_N is None else reference_N
         if self.ideas.stopwords == "frequent":
             self.stopword_mask_V.copy_(frequent_mask(reference_N, self.vocabulary_size, self.ideas.stopword_count))

@@ -162,14 +162,17 @@ class ClassHeads(nn.Module, ABC):
     def within(self, hidden_ND: Tensor, target_N: Tensor, state_N: Tensor, class_N: np.ndarray | None = None) -> Tensor:
         """Return log P(w | c(w)) of the targets, [N]; 0 outside the classes."""
         class_N = self.class_of(target_N, state_N).cpu().numpy() if class_N is None else class_N
-        result_N = torch.zeros(len(target_N), device=hidden_ND.device)
+        # in half precision (bf16-true) log_softmax may give either
+        result_N = torch.zeros(
+            len(target_N), dtype=torch.promote_types(hidden_ND.dtype, torch.float32), device=hidden_ND.device
+        )
         for number in range(len(self.sizes)):
             rows_X = np.flatnonzero(class_N == number)
             if len(rows_X):
                 rows = moved(rows_X, hidden_ND)
                 index_X1 = self.index_CV[number, target_N[rows]].unsqueeze(1)
                 chosen_X = self.within_class(hidden_ND[rows], number).gather(1, index_X1).squeeze(1)
-                result_N = result_N.index_put((rows,), chosen_X)
+                result_N = result_N.index_put((rows,), chosen_X.to(result_N))
         return result_N
 
     def within_class(self, hidden_ND: Tensor, number: int) -> Tensor:

@@ -24,8 +24,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim.lr_scheduler import LambdaLR
 
-from lit_ctg.callback.checkpoint import KEY, load_checked
-from lit_ctg.callback.metric import MetricCallback
+from lit_ctg.core.batch import require
+from lit_ctg.core.checkpoint import KEY, load_checked
+from lit_ctg.core.metric_callback import MetricCallback
 from lit_ctg.core.model import Batch, LitLanguageModel, LMOutput, adamw_warmup_cosine, datamodule_of
 from lit_ctg.data.tokenizer import Tokenizer
 from lit_ctg.errors import UserError
@@ -385,6 +386,7 @@ class NSLMModule(LitLanguageModel):
         self.selection: Selection | None = None
         self.streams = {"train": Stream(), "evaluation": Stream()}
         self.validation: list[TokenScores] = []
+        self._tested: list[TokenScores] = []
         self._carried: dict[str, Any] | None = None
         # the parameters that are clipped together, kept since collecting them visits all modules
         self._clipped: list[list[nn.Parameter]] | None = None
@@ -417,7 +419,7 @@ class NSLMModule(LitLanguageModel):
         """Choose the micro-models on the data module's training and validation text (once).
 
         Raises:
-            UserError: the checkpoint of ``start_from`` has other words; a metric that reads scores of every word.
+            UserError: a metric that reads scores of every word; see also ``bind_data``.
         """
         for callback in getattr(self.trainer, "callbacks", ()):
             if isinstance(callback, MetricCallback) and callback.metrics:
@@ -426,7 +428,20 @@ class NSLMModule(LitLanguageModel):
                     "metric= out"
                 )
         if self.micro_models is None:
-            datamodule: Any = datamodule_of(self.trainer)
+            self.bind_data(datamodule_of(self.trainer))
+
+    def configure_callbacks(self) -> list[MetricCallback]:
+        """Return none: the module logs its own numbers."""
+        return []
+
+    def bind_data(self, datamodule: Any) -> None:
+        """Choose the micro-models, unless they are chosen.
+
+        Raises:
+            UserError: the checkpoint of ``start_from`` has other words, or the data module has no packed text.
+        """
+        if self.micro_models is None:
+            require(datamodule, "prepare")
             if self._given is not None and self._given[1].get("vocabulary") != datamodule.fingerprint()["vocabulary"]:
                 raise UserError(f"model.start_from={self._given[0]} has other words: give the corpus it was trained on")
             self.choose_micro_models(datamodule)
@@ -650,6 +665,7 @@ class NSLMModule(LitLanguageModel):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the state carried from step to step, so that a run can resume within an epoch."""
+        super().on_save_checkpoint(checkpoint)
         gathered = [
             (hidden_XD, torch.from_numpy(class_X), torch.from_numpy(index_X))
             for hidden_XD, class_X, index_X in self.characters.gathered
@@ -791,7 +807,24 @@ class NSLMModule(LitLanguageModel):
 
     def on_test_epoch_start(self) -> None:
         """Restart the text."""
-        self.streams["evaluation"] = Stream()
+        self.streams["evaluation"], self._tested = Stream(), []
+
+    on_predict_epoch_start = on_test_epoch_start
+
+    def on_test_batch_end(self, outputs: Any, *_: Any) -> None:
+        """Keep the scores until the end of the text."""
+        self._tested.append(outputs)
+
+    def on_test_epoch_end(self) -> None:
+        """Log the results on the whole text."""
+        self._log_scores(TokenScores.join(self._tested), "test")
+
+    def predict_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """Return log P of the targets of the next stretch under the final mixture, float64 [B, T]; 0 at padding."""
+        scores, mask_BT = self.score(batch, characters=False), batch["mask_target_BT"].cpu()
+        log_BT = torch.zeros(mask_BT.shape, dtype=torch.float64)
+        log_BT[mask_BT] = torch.from_numpy(scores.models(float(self.mixture_weight))["nslm"])
+        return log_BT
 
     def validation_step(self, batch: Batch, batch_idx: int) -> Any:
         """Return ``TokenScores`` of all models except the character RNNs for the targets of the next stretch."""
@@ -803,8 +836,15 @@ class NSLMModule(LitLanguageModel):
         scores = TokenScores.join(self.validation)
         self.validation = [scores]
         self.tune(scores)
-        final_N = scores.models(float(self.mixture_weight))["nslm"]
-        self.log_dict({FINAL: exp_or_inf(-final_N.mean()), "val/mixture_weight": float(self.mixture_weight)})
+        self._log_scores(scores, "val")
+        self.log("val/mixture_weight", float(self.mixture_weight))
+
+    def _log_scores(self, scores: TokenScores, stage: str) -> None:
+        """Log the cost of the final mixture, and the perplexity of every model."""
+        cost = {name: -log_N.mean() for name, log_N in scores.models(float(self.mixture_weight)).items()}
+        perplexities = {f"{stage}/{name}/perplexity": exp_or_inf(nats) for name, nats in cost.items()}
+        final = {f"{stage}/loss": cost["nslm"], f"{stage}/perplexity": exp_or_inf(cost["nslm"])}
+        self.log_dict(final | perplexities)
 
     def test_step(self, batch: Batch, batch_idx: int) -> Any:
         """Return ``TokenScores`` of all models for the targets of the next stretch."""

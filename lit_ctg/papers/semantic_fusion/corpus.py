@@ -33,6 +33,7 @@ import torch
 from torch import Tensor
 
 from lit_ctg.core.batch import Fingerprint, checksum
+from lit_ctg.core.build import link
 from lit_ctg.core.result import MetricResult
 from lit_ctg.data.loader import SentenceBatches, SentenceDataModule
 from lit_ctg.errors import UserError
@@ -154,6 +155,8 @@ class ClauseCorpusDataModule(SentenceDataModule):
     def setup(self, stage: str | None = None) -> None:
         """Generate the splits of the stage (None: all) and their extra tensors, each only once."""
         every = tuple(_STREAMS)
+        if (model := getattr(self.trainer, "lightning_module", None)) is not None:
+            link(model, self)  # before the splits get their extra tensors
         splits = {"fit": ("train", "val"), "validate": ("val",), "test": ("test",)}.get(stage or "", every)
         for split in splits:
             self.dataset(split)

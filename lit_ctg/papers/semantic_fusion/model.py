@@ -550,6 +550,7 @@ class FusionModule(LitLanguageModel):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep the state of the stream: a run that is resumed inside an epoch does not begin that epoch again."""
+        super().on_save_checkpoint(checkpoint)
         checkpoint["channel_draws"] = self.channel_generator.get_state()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -698,6 +699,13 @@ class SemanticFusionModule(FusionModule):
         width = ids_BT.shape[1]
         return self._features({name: value[:, :width] for name, value in transformed.items()}, prefix)
 
+    def _hindsight(self, batch: Batch) -> Tensor:
+        """Return the hindsight control [B, T, F] of a batch, from its ids if its corpus was not transformed."""
+        if "hindsight_BTF" in batch:
+            return cast(FusionBatch, batch)["hindsight_BTF"]
+        whole_BT = torch.cat([batch["input_ids_BT"], batch["target_ids_BT"][:, -1:]], dim=1)
+        return hindsight(whole_BT, self.vocabulary)[:, :-1]
+
     # the network ---------------------------------------------------------------------------------------------------
 
     def _embed(self, ids_N: Tensor, features_NF: Tensor | None, position_N: Tensor) -> Tensor:
@@ -743,7 +751,7 @@ class SemanticFusionModule(FusionModule):
         if features_BTF is not None and self.feature_dropout < 1:
             controlled_BTF = drop_and_replace(
                 features_BTF,
-                cast(FusionBatch, batch)["hindsight_BTF"],
+                self._hindsight(batch),
                 feature_dropout=self.feature_dropout,
                 generator=self.channel_generator,
             )

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from lit_ctg.callback.metric import MetricCallback
+from lit_ctg.core.metric_callback import MetricCallback
 from lit_ctg.errors import UserError
 from lit_ctg.papers.nslm.increment import IncrementDataModule, IncrementModule, IncrementTrial, micro_model_perplexities
 

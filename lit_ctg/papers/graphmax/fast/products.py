@@ -163,7 +163,7 @@ def product(matrices: Matrices, x_BV: np.ndarray) -> np.ndarray:
         return out_BV
     for first in range(0, len(x_BV), LANES):
         part_BV = torch.from_numpy(x_BV[first : first + LANES])
-        source_VL = torch.zeros(part_BV.shape[1], LANES)
+        source_VL = part_BV.new_zeros(part_BV.shape[1], LANES)
         source_VL[:, : len(part_BV)] = part_BV.T
         image_VL = _less(matrices.backward, _less(matrices.forward, source_VL.numpy()))
         out_BV[first : first + LANES] = image_VL[:, : len(part_BV)].T

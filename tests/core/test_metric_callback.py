@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from lit_ctg.callback.metric import MetricCallback
+from lit_ctg.core.metric_callback import MetricCallback
 from lit_ctg.core.result import MetricResult
 from lit_ctg.errors import UserError
 from lit_ctg.metric.perplexity import Perplexity
