@@ -36,6 +36,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoTokenizer
 
+import lit_ctg
 from lit_ctg import files, trust
 from lit_ctg.callback.checkpoint import AtomicCheckpointIO, RunCheckpoint
 from lit_ctg.cli import main
@@ -44,6 +45,7 @@ from lit_ctg.control import Control, Origin, Steered, bundle
 from lit_ctg.control.custom_generate import generate_under
 from lit_ctg.control.memory import Memory
 from lit_ctg.core.checkpoint import FORMAT
+from lit_ctg.core.model import LitLanguageModel
 from lit_ctg.data.folder import FolderDataModule, labels_of
 from lit_ctg.data.source import read_lines, read_records
 from lit_ctg.data.tokenizer import WordTokenizer
@@ -55,6 +57,7 @@ from lit_ctg.files import files_in, write_samples
 from lit_ctg.limits import check_settings
 from lit_ctg.network.huggingface import load_model
 from lit_ctg.papers.control_code.control import SoftPrompt
+from lit_ctg.papers.graphmax.model import GraphmaxModule
 from lit_ctg.results.record import RunRecord, load_records, write_record
 from lit_ctg.run.checkpoint import Checkpoint
 from lit_ctg.run.directory import CHECKPOINT
@@ -163,6 +166,39 @@ def test_no_part_of_a_checkpoint_chooses_code(
     run = hostile_run(marker.with_name("run"), plain_config, where, {"_target_": "hostile_module.Part"})
     command = "generate" if where == "decoding" else "evaluate"
     refused([command, str(run)], "hostile_module", where.partition(".")[0])
+
+
+@pytest.mark.parametrize("part", list(hostile_nodes(Path("x"))))
+@pytest.mark.parametrize("where", ["model", "backbone", "data"])
+def test_a_checkpoint_chooses_no_code_in_python(
+    where: str, part: str, marker: Path, plain_config: dict[str, Any]
+) -> None:
+    path = hostile_run(marker.with_name("run"), plain_config, where, hostile_nodes(marker)[part]) / CHECKPOINT
+    for read in (lit_ctg.load, LitLanguageModel.load_from_checkpoint):
+        with pytest.raises(UserError):
+            read(path)
+    assert not marker.exists() and not list(Path.cwd().iterdir())
+
+
+@pytest.mark.parametrize(
+    "hyper_parameters",
+    [
+        {"_instantiator": "hostile_module.Part"},
+        {"_instantiator": "lightning.pytorch.cli.instantiate_module", "_class_path": "hostile_module.Part"},
+        {"backbone": {"_target_": "hostile_module.Part"}},
+        {"vocabulary": 7, "backbone": "hostile_module.Part"},
+        ["x"],
+        7,
+    ],
+)
+def test_hyperparameters_of_a_checkpoint_are_plain_values(hyper_parameters: Any, marker: Path) -> None:
+    stored = {"format": FORMAT, "config": {}, "corpus": {}}
+    content = {"lit_ctg": stored, "state_dict": {}, "hyper_parameters": hyper_parameters}
+    AtomicCheckpointIO().save_checkpoint(content, marker.with_name("a.ckpt"))
+    for read in (lit_ctg.load, GraphmaxModule.load_from_checkpoint):
+        with pytest.raises(UserError):
+            read(marker.with_name("a.ckpt"))
+    assert not marker.exists()
 
 
 def test_a_run_that_trained_nothing_chooses_no_code(

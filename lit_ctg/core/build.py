@@ -13,7 +13,7 @@ from hydra.errors import InstantiationException
 from lightning import LightningDataModule, LightningModule, seed_everything
 from omegaconf import DictConfig, OmegaConf
 
-from lit_ctg.config import changed, check_given
+from lit_ctg.config import changed, check_given, plain
 from lit_ctg.core.batch import Corpus
 from lit_ctg.core.checkpoint import KEY, fitting, load_checked
 from lit_ctg.errors import UserError
@@ -90,6 +90,21 @@ def build_model(cfg: DictConfig, datamodule: LightningDataModule, **objects: Any
     return module
 
 
+def chosen(group: DictConfig | None) -> list[tuple[str, DictConfig]]:
+    """Return the parts of a group by name; one that is null (``callback.<name>=null``) is left out."""
+    return [(str(name), node) for name, node in (group or {}).items() if node is not None]
+
+
+def equip(module: Any, datamodule: Any, cfg: DictConfig, corpus: Mapping[str, str]) -> None:
+    """Give a model what it needs beside a Trainer of the user's: its data, its metrics, what its checkpoints hold."""
+    module.bind_data(datamodule)
+    module.composed = {"config": plain(cfg), "corpus": dict(corpus)}
+    module.metrics = {name: instantiate(node, f"metric.{name}") for name, node in chosen(cfg.metric)}
+    for metric in module.metrics.values():
+        if hasattr(metric, "bind"):  # for a Trainer that gets loaders
+            metric.bind(datamodule, module)
+
+
 def link(module: Any, datamodule: Any) -> None:
     """Let the data module compute features and the like once for the whole corpus, if the model has such."""
     both = hasattr(module, "corpus_transform") and hasattr(datamodule, "corpus_transform")
@@ -108,20 +123,21 @@ def from_checkpoint(kind: type[Model], path: Path, changes: Mapping[str, Any], s
             found = resolve(cfg.model.get("_target_"), f"checkpoint {path}: model")
             if not (isinstance(found, type) and issubclass(found, kind)):
                 raise UserError(f"checkpoint {path} is of another model: call {found.__name__}.load_from_checkpoint")
-            plain = {name for name, value in changes.items() if isinstance(value, _PLAIN)}
-            for name in plain:
+            for name in [name for name, value in changes.items() if isinstance(value, _PLAIN)]:
                 OmegaConf.update(cfg, f"model.{name}", changes.pop(name), force_add=True)
             datamodule = build_datamodule(cfg) if datamodule is None else datamodule
             module = build_model(cfg, datamodule, **changes)
         else:  # its constructor was called in Python
             module = kind(**{**content.get("hyper_parameters", {}), **changes})
-        if datamodule is not None:
-            known = content[KEY]["corpus"].get("vocabulary")
-            if known and hasattr(datamodule, "fingerprint") and datamodule.fingerprint()["vocabulary"] != known:
-                raise UserError(f"checkpoint {path} was trained on other tokens: bring that corpus back, or give data=")
         module.on_load_checkpoint(content)
         module.load_state_dict(content["state_dict"], strict=strict)
-        if datamodule is not None:
+        corpus = content[KEY]["corpus"]
+        ours = datamodule.fingerprint() if hasattr(datamodule, "fingerprint") else corpus
+        if corpus.get("vocabulary") not in (None, ours.get("vocabulary")):
+            raise UserError(f"checkpoint {path} was trained on other tokens: bring that corpus back, or give data=")
+        if config:
+            equip(module, datamodule, cfg, corpus)
+        elif datamodule is not None:
             module.bind_data(datamodule)
     return module
 

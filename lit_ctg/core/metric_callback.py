@@ -104,11 +104,12 @@ class MetricCallback(Callback):
 class ModelMetrics(MetricCallback):
     """The metrics that a model brings itself (``LitLanguageModel.configure_callbacks``), at least the loss.
 
-    Metrics that the data module has nothing for are left out with a warning.
+    Metrics that the data module has nothing for are left out with a warning. ``of``: the model's own mapping.
     """
 
     def __init__(self, metrics: Mapping[str, Any]) -> None:
         super().__init__(metrics if loss_among(metrics) else {"loss": TokenLoss(), **metrics})
+        self.of = metrics
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Bind the metrics that need a data module, where the Trainer has one."""

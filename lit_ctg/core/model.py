@@ -100,11 +100,12 @@ class LitLanguageModel(Checked, lightning.LightningModule, abc.ABC):
         """Add what the model can be built from again."""
         checkpoint.setdefault(KEY, {"format": FORMAT, **self.composed})
 
-    def configure_callbacks(self) -> list[MetricCallback]:
+    def configure_callbacks(self) -> list[Any]:
         """Return the metrics, unless the Trainer was given a ``MetricCallback``, which wins."""
         callbacks: list[Any] = self.trainer.callbacks  # type: ignore[attr-defined]  # set by a connector
-        given = any(isinstance(one, MetricCallback) and not isinstance(one, ModelMetrics) for one in callbacks)
-        return [] if given else [ModelMetrics(self.metrics)]
+        there = [one for one in callbacks if isinstance(one, MetricCallback)]
+        other = all(isinstance(one, ModelMetrics) and one.of is not self.metrics for one in there)
+        return [ModelMetrics(self.metrics)] if other else []
 
     def setup(self, stage: str) -> None:
         """Take from the Trainer's data module what the model needs."""

@@ -21,7 +21,7 @@ from lit_ctg.config import plain
 from lit_ctg.control.bundle import fingerprint as tokens_fingerprint
 from lit_ctg.core import build as core
 from lit_ctg.core.batch import Corpus
-from lit_ctg.core.build import build_datamodule, instantiate
+from lit_ctg.core.build import build_datamodule, chosen, instantiate
 from lit_ctg.core.metric_callback import MetricCallback
 from lit_ctg.data.corpus import CorpusDataModule
 from lit_ctg.data.huggingface_tokenizer import load as load_tokenizer
@@ -108,11 +108,6 @@ def build(cfg: DictConfig, folder: Path, loggers: bool = True, callbacks: Sequen
     )
     threads, precision = set_threads(cfg.threads, module, trainer), set_precision(trainer)
     return Experiment(cfg, datamodule, module, trainer, callbacks, corpus, threads, precision)
-
-
-def chosen(group: DictConfig | None) -> list[tuple[str, DictConfig]]:
-    """Return the parts of a group by name; one that is null (``callback.<name>=null``) is left out."""
-    return [(str(name), node) for name, node in (group or {}).items() if node is not None]
 
 
 def _callbacks(cfg: DictConfig, folder: Path) -> list[Callback]:

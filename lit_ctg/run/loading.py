@@ -7,9 +7,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-from lit_ctg.config import compose, plain, quoted
+from lit_ctg.config import compose, experiments, quoted
+from lit_ctg.core.build import build_datamodule, equip
 from lit_ctg.data.corpus import CorpusDataModule
-from lit_ctg.run.build import build_datamodule, build_model, chosen, instantiate
+from lit_ctg.run.build import build_model
 from lit_ctg.run.checkpoint import compose_with_checkpoint
 from lit_ctg.run.corpus import fingerprint, given_weights
 from lit_ctg.run.waiting import prepared
@@ -33,7 +34,7 @@ def load(name: str | Path, *words: str, **settings: Any) -> tuple[Any, Any]:
     """
     given = [*words, *(f"{key}={_value(value)}" for key, value in settings.items())]
     checkpoint = None
-    if Path(name).exists():
+    if str(name) not in experiments() and Path(name).exists():
         cfg, checkpoint = compose_with_checkpoint([str(name), *given])
     else:
         cfg = compose([f"experiment={name}", *given])
@@ -44,12 +45,7 @@ def load(name: str | Path, *words: str, **settings: Any) -> tuple[Any, Any]:
     if checkpoint is not None:
         checkpoint.load_into(model, data)
         model.train()
-    model.bind_data(data)
-    model.composed = {"config": plain(cfg), "corpus": {**fingerprint(data), **given_weights(model)}}
-    model.metrics = {key: instantiate(node, f"metric.{key}") for key, node in chosen(cfg.metric)}
-    for metric in model.metrics.values():
-        if hasattr(metric, "bind"):  # for a Trainer that gets loaders
-            metric.bind(data, model)
+    equip(model, data, cfg, {**fingerprint(data), **given_weights(model)})
     return model, data
 
 
