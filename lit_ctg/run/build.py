@@ -91,6 +91,8 @@ def build(cfg: DictConfig, folder: Path, loggers: bool = True, callbacks: Sequen
     if isinstance(datamodule, CorpusDataModule):
         prepared(datamodule, Console(stderr=True))
     module = build_model(cfg, datamodule)
+    if module.hparams:  # loggers get the whole configuration
+        module.save_hyperparameters(dict(module.hparams), logger=False)
     corpus = {**fingerprint(datamodule), **given_weights(module)}
     callbacks = [*_callbacks(cfg, folder), *callbacks]
     for callback in callbacks:

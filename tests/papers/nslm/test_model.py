@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from lit_ctg.config import compose
 from lit_ctg.core.causality_probe import probe
 from lit_ctg.core.checkpoint import FORMAT, KEY
-from lit_ctg.core.model import evaluating
 from lit_ctg.errors import UserError
 from lit_ctg.network.huggingface import HuggingFaceBackbone
 from lit_ctg.papers.nslm.classes import ListRecogniser, PatternRecogniser, class_table, make_recogniser
