@@ -338,7 +338,9 @@ class Steer(_OnModel):
 
     words = "generate model=..."
     model: Annotated[str, MinLen(1)] = option("a Hugging Face causal language model (folder or hub name)")
-    controls: list[str] = option("[<folder>,<name>=<folder>]: what lit-ctg export wrote", [])
+    controls: list[str] = option(
+        "[<folder>,<name>=<folder>]: names of lit-ctg control list, what lit-ctg export wrote", []
+    )
     revision: str | None = option("of the model on the hub", None)
     prompt: str | None = option("how the texts begin", None)
     prompts: Annotated[str, MinLen(1)] | None = option(
@@ -420,7 +422,7 @@ class Play(_OnModel):
     examples = ("play open=true", "play model=<folder> controls=[<folder>,<folder>]")
     run: str | None = option("the run directory to open first", None)
     model: str | None = option("instead of runs: a Hugging Face model, folder or hub name", None)
-    controls: list[str] = option("the bundles that steer it, [folder,folder]", [])
+    controls: list[str] = option("the bundles that steer it, [folder,folder], or names of lit-ctg control list", [])
     chat: bool = option("with model=: true: a prompt is a message, which the model answers", False)
     system: str | None = option("with chat=true: the message before it", None)
     host: str = option("the address to listen on; 127.0.0.1 is this machine only", "127.0.0.1")
@@ -487,6 +489,36 @@ class ModelInfo(Command):
 
         for line in info(self.name):
             print(line)
+
+
+class ControlList(Command):
+    """the controls that come with the package: what they do, their score, a text without and with them"""
+
+    words = "control list"
+    function = "zoo:lines"
+
+
+class ControlBuild(_OnModel):
+    """train or count the controls that come with the package, from your texts or for your model, and measure them"""
+
+    words = "control build"
+    examples = (
+        "control build name=polarity model=smollm2",
+        "control build name=all model=smollm2 data=<folder> corpus.sentiment='reviews of 2012'",
+    )
+    name: str = option("a name of lit-ctg control list, or all", "all")
+    model: str = option("a causal language model: a name of lit-ctg model list, a folder, or a hub name", "smollm2")
+    data: str | None = option("a folder with the texts of each control in a subfolder of its name", None)
+    out: Annotated[str, MinLen(1)] = option(
+        "the folder of the bundles; a finished training there is not repeated", "controls"
+    )
+    seed: Seed = option("of everything drawn", 0)
+    corpus: dict[str, Any] = option("corpus.<name>=<what its texts are>, for the card", {})
+
+    def execute(self) -> None:
+        from lit_ctg.zoo.build import build
+
+        build(self.name, self.model, self.data, self.out, self.seed, corpus=self.corpus, loading=self.loading)
 
 
 class Table(Command):
@@ -832,7 +864,8 @@ class Completion(Command):
 COMMANDS: dict[str, type[Command]] = {
     command.words: command
     for command in (
-        Train, Evaluate, Generate, Export, Play, ModelList, ModelGet, ModelInfo, Table, Report, Figure, Verify,
+        Train, Evaluate, Generate, Export, Play, ModelList, ModelGet, ModelInfo,
+        ControlList, ControlBuild, Table, Report, Figure, Verify,
         Collect, Reproduce, LabStart, LabStop, LabStatus, LabCollect, DataPrepare, DataInfo, DataSample, DataCounts,
         ExportModel, MemoryBuild, MemoryFit,
         FieldRun, FieldReport, FieldRejudge, FieldExport, FieldAdd, New, List, Completion,

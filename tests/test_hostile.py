@@ -443,6 +443,15 @@ def test_weights_of_every_kind_are_finite_real_numbers(tmp_path: Path, kind: str
             assert "\n" not in str(caught.value), (bad, name)
 
 
+@pytest.mark.parametrize(
+    "narrowed",
+    [7, ["codes"], {"codes": "int64"}, {"codes": "complex64"}, {"codes": "float32"}, {"x": "float32"}],
+    ids=repr,
+)
+def test_a_small_bundle_names_tensors_that_it_narrowed(tmp_path: Path, narrowed: Any) -> None:
+    refused_bundle(written(controls()["neuron_codes"], tmp_path / "codes", narrowed=narrowed))
+
+
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
 def test_numbers_of_a_bundle_are_finite(tmp_path: Path, number: float) -> None:
     config = controls()["micro_models"].config()

@@ -39,13 +39,17 @@ def test_the_wheel_is_complete(tmp_path: Path) -> None:
     assert {"lit_ctg/results/report.css", "lit_ctg/results/report.html"} <= set(names)
     sample = {path.name for path in (ROOT / "lit_ctg" / "data" / "sample").iterdir()}
     assert sample and {f"lit_ctg/data/sample/{name}" for name in sample} <= names
+    zoo = {
+        path.relative_to(ROOT).as_posix() for path in (ROOT / "lit_ctg" / "zoo").glob("*/*") if path.suffix != ".pyc"
+    }
+    assert zoo and zoo <= names
     assert not [name for name in names if name.startswith(("tests/", "outputs/", "conf/"))]
 
 
 @pytest.mark.long
 def test_the_wheel_is_small_and_prints_every_table(tmp_path: Path) -> None:
     """Records of hundreds of runs travel with it; it finds them anywhere. It may grow with the evidence, each run by
-    less than 10 kB (8.5 now, with its texts). The sample text is at most 2 MB."""
+    less than 10 kB (8.5 now, with its texts). Sample text and bundles are at most 2 MB each."""
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")
@@ -53,6 +57,7 @@ def test_the_wheel_is_small_and_prints_every_table(tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         packed = [member for member in archive.infolist() if member.filename.endswith(".tar.xz")]
         sample = sum(each.compress_size for each in archive.infolist() if each.filename.endswith(".jsonl.xz"))
+        zoo = sum(each.compress_size for each in archive.infolist() if each.filename.startswith("lit_ctg/zoo/"))
         archive.extractall(site)
     records = 0
     for member in packed:
@@ -60,8 +65,8 @@ def test_the_wheel_is_small_and_prints_every_table(tmp_path: Path) -> None:
             records += sum(name.endswith(".json") for name in results.getnames())
     size = sum(member.compress_size for member in packed)
     assert size < 10_000 * records, f"{size} bytes for {records} records with their texts"
-    assert 0 < sample < 2_000_000
-    assert wheel.stat().st_size - size - sample < 1_400_000, "without records and sample text"
+    assert 0 < sample < 2_000_000 and 0 < zoo < 2_000_000
+    assert wheel.stat().st_size - size - sample - zoo < 1_400_000, "without records, sample text and bundles"
     words = [sys.executable, "-m", "lit_ctg.cli", "table", "paper=all", "format=csv"]
     environment = {**os.environ, "PYTHONPATH": str(site)}
     done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True)

@@ -547,6 +547,22 @@ def model_shape(model: Any) -> dict[str, int]:
     return {name: int(value) for name in ("vocab_size", "hidden_size") if (value := getattr(config, name, None))}
 
 
+def head_weight(model: Any, name: str) -> Tensor:
+    """Return the weight [V, D] of a model's output layer, for the control ``name``.
+
+    Raises:
+        UserError: it is packed (quantized), offloaded, or not there.
+    """
+    weight, shape = getattr(model.get_output_embeddings(), "weight", None), model_shape(model)
+    plain = (shape["vocab_size"], shape["hidden_size"])
+    if not isinstance(weight, Tensor) or tuple(weight.shape) != plain or weight.is_meta:
+        raise UserError(
+            f"control {name} needs the weights of the output layer, which this {type(model).__name__} packs, "
+            "offloads or does not have: load the model unquantized, with its output layer in memory"
+        )
+    return weight
+
+
 def like_inputs(model: Any) -> Tensor:
     """Return an empty tensor with the precision and device in which a model embeds ids.
 

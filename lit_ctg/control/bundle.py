@@ -26,8 +26,9 @@ from torch import Tensor
 import lit_ctg
 from lit_ctg.control.card import card
 from lit_ctg.control.code import CODE, REQUIREMENTS, code_of
-from lit_ctg.errors import UserError, check_known, one_line, refuse
+from lit_ctg.errors import UserError, check_known, did_you_mean, one_line, refuse
 from lit_ctg.files import bring_back, check_regular, files_in, plain_name, reading, replacing, writing
+from lit_ctg.zoo import bundles
 
 if TYPE_CHECKING:
     from lit_ctg.control.base import Control, ControlT
@@ -41,6 +42,8 @@ MOST_BYTES = 2**26
 # suffixes of files that a loader might execute
 PICKLES = (".pkl", ".pickle", ".pt", ".pth", ".bin", ".ckpt", ".npy", ".npz", ".joblib", ".dill")
 VERSIONED = ("lit-ctg", "torch", "transformers", "safetensors")
+# types of tensors, and how a small bundle writes them
+WIDE = {"float32": torch.float16, "float64": torch.float16, "int64": torch.int32}
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 REMEDY = "download or export it again"
 # what ``control.json`` holds besides the format, by type
@@ -173,13 +176,14 @@ def versions() -> dict[str, str]:
     return {name: lit_ctg.__version__ if name == "lit-ctg" else metadata.version(name) for name in VERSIONED}
 
 
-def save(control: Control, folder: str | Path, code: Mapping[str, str] | None = None) -> None:
+def save(control: Control, folder: str | Path, code: Mapping[str, str] | None = None, *, small: bool = False) -> None:
     """Write a bundle, whole or not at all; it may only replace another bundle (or nothing).
 
     Args:
         control: what to write.
         folder: of the bundle.
         code: path -> content of what makes it work without lit_ctg (``custom_generate.code_of``).
+        small: write numbers in half precision and small integers in 32 bits; they are read back as wide as they were.
 
     Raises:
         UserError: the folder holds something else, or cannot be written; the control's numbers are not finite.
@@ -194,10 +198,19 @@ def save(control: Control, folder: str | Path, code: Mapping[str, str] | None = 
             _check_ours(target)
     with replacing(target, whole=True) as temporary:  # of an older bundle
         temporary.mkdir()
-        _write(control, temporary)
+        _write(control, temporary, small)
         for name, content in (code or {}).items():
             (temporary / name).parent.mkdir(exist_ok=True)
             (temporary / name).write_text(content, encoding="utf-8")
+
+
+def _narrow(value: Tensor) -> Tensor:
+    """Return numbers in half precision (11 bits), integers in 32 bits; as they are where one does not fit."""
+    narrow = WIDE.get(str(value.dtype).removeprefix("torch."))
+    if narrow is None:
+        return value
+    most = torch.finfo(narrow).max if narrow.is_floating_point else torch.iinfo(narrow).max
+    return value.to(narrow) if bool(value.abs().le(most).all()) else value
 
 
 def _check_ours(folder: Path) -> None:
@@ -208,7 +221,7 @@ def _check_ours(folder: Path) -> None:
         raise UserError(f"{folder} holds {foreign[0]}, which is not part of its control: give a new or empty folder")
 
 
-def _write(control: Control, folder: Path) -> None:
+def _write(control: Control, folder: Path, small: bool) -> None:
     from safetensors.torch import save_file
 
     origin = control.origin or Origin()
@@ -226,6 +239,14 @@ def _write(control: Control, folder: Path) -> None:
         "versions": versions(),
     }
     tensors = {name: value.detach().cpu().contiguous().clone() for name, value in control.tensors().items()}
+    if small:
+        narrow = {name: _narrow(value) for name, value in tensors.items()}
+        manifest["narrowed"] = {
+            name: str(tensors[name].dtype).removeprefix("torch.")
+            for name, value in narrow.items()
+            if value.dtype != tensors[name].dtype
+        }
+        tensors = narrow
     try:
         _check_numbers(type(control), manifest["config"], tensors)
     except ValueError as error:
@@ -264,6 +285,10 @@ def restored(kind: type[ControlT], folder: Path, manifest: Mapping[str, Any]) ->
     tensors = checked_tensors(folder, manifest)
     # missing or misshapen tensors or settings can raise anything
     with reading(folder, f"a control of the kind {kind.kind}", REMEDY, Exception):
+        for name, dtype in manifest.get("narrowed", {}).items():
+            if tensors[name].dtype != WIDE[dtype]:
+                raise ValueError(f"{name} is not of {WIDE[dtype]}")
+            tensors[name] = tensors[name].to(getattr(torch, dtype))
         _check_numbers(kind, manifest["config"], tensors)
         control = kind.restore(manifest["config"], tensors)
         control.rename(manifest["name"])
@@ -294,14 +319,17 @@ def register_ours() -> None:
 
 
 def _folder(name: str, revision: str | None) -> Path:
-    """Return the folder of a bundle, downloaded if it is a name on the hub."""
-    folder = Path(name).expanduser()
+    """Return the folder of a bundle: one that exists, one that comes with the package, or one from the hub."""
+    folder, ours = Path(name).expanduser(), bundles()
     bring_back(folder)
     if folder.is_dir():
         return folder
+    if name in ours:
+        return ours[name]
     if not HUB_NAME.fullmatch(name):
         raise UserError(
-            f"no control at {name}: give a folder that save_pretrained or lit-ctg export wrote, or a hub name"
+            f"no control at {name}{did_you_mean(name, ours)}: give a folder that save_pretrained or lit-ctg export "
+            f"wrote, a hub name, or one of {', '.join(ours)}"
         )
     from huggingface_hub import snapshot_download
 

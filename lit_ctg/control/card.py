@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from lit_ctg.zoo import score
+
 if TYPE_CHECKING:
     from lit_ctg.control.base import Control
     from lit_ctg.core.generation import ControlSetting
@@ -49,19 +51,41 @@ def card(control: Control, record: Mapping[str, Any] | None) -> str:
     if shape := control.shape():
         needs = ", ".join(f"{name} {value}" for name, value in shape.items())
         lines += [f"Fits a model with {needs} and the tokenizer it was made with.", ""]
-    return "\n".join([*lines, *of_record(record)])
+    return "\n".join([*lines, *_of_recipe(record), *of_record(record)])
+
+
+def _of_recipe(record: Mapping[str, Any] | None) -> list[str]:
+    """Return the lines about a control of ``lit-ctg control build``: its effect, a text, and what it is made of."""
+    if not (known := (record or {}).get("zoo")):
+        return []
+    steps = f", {known['steps']} steps" if known["steps"] else ""
+    lines = ["## Effect", "", f"{known['about'][:1].upper()}{known['about'][1:]}. Score: {score(known['score'])}.", ""]
+    lines += ["| settings | text |", "|---|---|"]
+    lines += [f"| {settings} | {known['prompt']} {' '.join(text.split())} |" for settings, text in known["sample"]]
+    lines += ["", "```sh", known["use"], "```", ""]
+    lines += [f"Made by `{known['command']}`{steps}, seed {known['seed']}, {known['minutes']} minutes."]
+    lines += [f"Model: {known['model']} ({known['origin'] or 'a folder'}). Texts: {known['corpus']}.", ""]
+    return lines
 
 
 def of_record(record: Mapping[str, Any] | None) -> list[str]:
     """Return the lines of a card about the run."""
     if record is None:
         return ["Not made from a recorded run.", ""]
-    lines = ["## Training", ""]
-    lines += [f"Exported from `{record.get('experiment')}`, regime {record.get('regime')}, size {record.get('size')}, "]
-    lines[-1] += f"seed {record.get('seed')}, commit {str((record.get('git') or {}).get('commit'))[:12]}."
-    lines += ["The run's whole record is `run.json` beside this file. Its metrics:", ""]
+    metrics = record.get("metrics") or {}
+    if record.get("regime") is not None:
+        lines = ["## Training", ""]
+        lines += [
+            f"Exported from `{record.get('experiment')}`, regime {record.get('regime')}, size {record.get('size')}, "
+        ]
+        lines[-1] += f"seed {record.get('seed')}, commit {str((record.get('git') or {}).get('commit'))[:12]}."
+        lines += ["The run's whole record is `run.json` beside this file. Its metrics:", ""]
+    elif metrics:
+        lines = ["## Held-out text", ""]
+    else:
+        return []
     lines += ["| metric | value | 95% interval | n |", "|---|---:|---|---:|"]
-    for name, metric in (record.get("metrics") or {}).items():
+    for name, metric in metrics.items():
         value, interval = metric.get("value"), metric.get("ci95")
         shown = "-" if value is None else f"{value:.5g} {metric.get('unit', '')}".strip()
         bounds = f"{interval[0]:.4g} to {interval[1]:.4g}" if interval else ""

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from lit_ctg.control.base import Prefix, Stage, Values, model_shape, row_values
+from lit_ctg.control.base import Prefix, Stage, Values, head_weight, row_values
 from lit_ctg.control.token_bias import ClassControl, check_classes, check_count, class_shares
-from lit_ctg.errors import UserError
 from lit_ctg.limits import Count, Weight
 
 if TYPE_CHECKING:
@@ -102,13 +101,7 @@ class Gradient(ClassControl):
             UserError: see ``Control.check_model``; or the weights are packed (quantized), offloaded, or not there.
         """
         super().check_model(model)
-        weight, shape = getattr(model.get_output_embeddings(), "weight", None), model_shape(model)
-        plain = (shape["vocab_size"], shape["hidden_size"])
-        if not isinstance(weight, Tensor) or tuple(weight.shape) != plain or weight.is_meta:
-            raise UserError(
-                f"control {self.name} needs the weights of the output layer, which this {type(model).__name__} packs, "
-                "offloads or does not have: load the model unquantized, with its output layer in memory"
-            )
+        head_weight(model, self.name)
 
     def hooks(self, model: Any, values: Values, prefix: Prefix) -> Iterable[RemovableHandle]:
         head = model.get_output_embeddings()

@@ -140,6 +140,10 @@ class LitLanguageModel(Checked, lightning.LightningModule, abc.ABC):
         """Return the scores [B, T, V] with what the model's control asks for, and those without; None: it has none."""
         return None
 
+    def effect_note(self, batch: Batch, metrics: Mapping[str, Mapping[str, Any]]) -> str:
+        """Return what a training's last line adds about the control, from a batch and the run's metrics."""
+        return ""
+
     def _step_is_read(self) -> bool:
         """Return whether loggers write this step (Lightning's rule), or it is the last of an epoch or of the run.
 

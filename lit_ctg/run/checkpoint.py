@@ -40,6 +40,7 @@ class Checkpoint:
     corpus: dict[str, str]
     state_dict: dict[str, Any] | None
     other_text: bool = False
+    steps: int = 0
 
     def check_corpus(self, corpus: Mapping[str, str], otherwise: str = "train again") -> None:
         """Refuse a vocabulary other than that of training, and a text that has changed unnoticed.
@@ -77,7 +78,9 @@ def read(path: Path) -> Checkpoint:
     """
     content = load_checked(path)
     check_plain(content[KEY]["config"], path)
-    return Checkpoint(path, content[KEY]["config"], content[KEY]["corpus"], content["state_dict"])
+    return Checkpoint(
+        path, content[KEY]["config"], content[KEY]["corpus"], content["state_dict"], steps=content["global_step"]
+    )
 
 
 def prepare_resume(folder: Path, config: Mapping[str, Any], corpus: Mapping[str, str]) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -24,15 +25,29 @@ from lit_ctg.run.directory import RECORD, run_status
 from lit_ctg.terminal import Console
 
 
-def export(overrides: list[str], out: str, kind: str | None = None) -> Control:
-    """Write the control of the run that ``overrides`` name to the folder ``out``; return it.
+@dataclass(frozen=True)
+class Exported:
+    """The controls of a finished run, and where they come from.
 
-    ``papers/<paper>/control.py:of_run`` says what the control of a run is; where it has several, ``kind`` chooses.
+    Attributes:
+        controls: all of them; the paper's choice first.
+        module: the trained model.
+        record: of the run.
+        steps: of its training.
+    """
+
+    controls: list[Control]
+    module: Any
+    record: dict[str, Any]
+    steps: int
+
+
+def control_of(overrides: list[str]) -> Exported:
+    """Return the controls of the run that ``overrides`` name, as ``papers/<paper>/control.py:of_run`` makes them.
 
     Raises:
-        UserError: no finished run, a paper or run without a control (of that kind), a folder that holds something else.
+        UserError: no finished run, a paper or run without a control.
     """
-    folder = Path(out)
     cfg, checkpoint = compose_with_checkpoint(overrides)
     name = f"lit_ctg.papers.{plain_name(cfg.paper, 'the paper of this run', 'train again')}.control"
     if not (Path(lit_ctg.__file__).parent / "papers" / cfg.paper / "control.py").is_file():
@@ -48,11 +63,23 @@ def export(overrides: list[str], out: str, kind: str | None = None) -> Control:
     decoding = None if cfg.decoding is None else instantiate(cfg.decoding, "decoding")
     found = importlib.import_module(name).of_run(module, datamodule, decoding)
     controls = with_adapters([found] if isinstance(found, Control) else list(found), module)
-    control = _wanted(controls, kind)
-    tokens = fingerprint(cast(Vocabulary, module.vocabulary).tokens) if control.of_ids else None
+    return Exported(controls, module, json.loads(record.read_text(encoding="utf-8")), checkpoint.steps)
+
+
+def export(overrides: list[str], out: str, kind: str | None = None) -> Control:
+    """Write the control of the run that ``overrides`` name to the folder ``out``; return it.
+
+    Where a run has several, ``kind`` chooses.
+
+    Raises:
+        UserError: see ``control_of``; a folder that holds something else.
+    """
+    found = control_of(overrides)
+    control = _wanted(found.controls, kind)
+    tokens = fingerprint(cast(Vocabulary, found.module.vocabulary).tokens) if control.of_ids else None
     console = Console(soft_wrap=True, highlight=False)
-    write_bundle(control, folder, Origin(json.loads(record.read_text(encoding="utf-8")), tokens, versions()), console)
-    if notes := note(control, controls, module):
+    write_bundle(control, Path(out), Origin(found.record, tokens, versions()), console)
+    if notes := note(control, found.controls, found.module):
         console.print(notes, markup=False)
     return control
 

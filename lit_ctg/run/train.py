@@ -228,7 +228,8 @@ def _run(
         with _shared(directory.path):
             _fit(experiment, directory.checkpoint)
         samples = fill_record(record, experiment, directory.path)
-        if found := record.status == "DONE" and effect(experiment.module, experiment.trainer.val_dataloaders):
+        done, loaders = record.status == "DONE", experiment.trainer.val_dataloaders
+        if found := done and effect(experiment.module, loaders, record.metrics):
             console.print(found.line(), markup=False, highlight=False, soft_wrap=True)
         log_record(experiment.trainer, record, samples)
         if record.status == "DIVERGED":

@@ -5,17 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from lit_ctg import zoo
 from lit_ctg.cli import main
 from lit_ctg.control import Control, Steered
+from lit_ctg.control.memory import Memory, saved
 from lit_ctg.control.token_bias import TokenBias
 from lit_ctg.core.chat import chat_ids
 from lit_ctg.data.huggingface_tokenizer import load as load_tokenizer
 from lit_ctg.errors import UserError
 from lit_ctg.network.huggingface import load_model
 from lit_ctg.network.pretrained import Loading, cached, origin
+from lit_ctg.zoo.build import RECIPES, measure
 
 NAME = "smollm2"
 try:
@@ -84,6 +88,24 @@ def test_a_control_steers_it(model: Any, tokenizer: Any, bias: Control) -> None:
         texts[target] = " ".join(steered.write(prompts, settings, max_new_tokens=20, **DRAWN))
         counts = {each: sum(texts[target].count(word) for word in WORDS[each]) for each in ("sea", "war")}
         assert counts[target] > max(2, counts["war" if target == "sea" else "sea"]), texts[target]
+
+
+@pytest.mark.parametrize("name", list(zoo.bundles()))
+def test_a_control_of_the_package_does_what_it_says(name: str, model: Any, tokenizer: Any) -> None:
+    if model.dtype != torch.bfloat16:
+        pytest.skip("once is enough")
+    control, recipe = Control.from_pretrained(name), RECIPES[name]
+    steered, prompts = Steered(model, [control], tokenizer=tokenizer), ["Alice was", "The food was"]
+    settings = {f"{name}.{key}": value for key, value in recipe.on.items()}
+    bare = Steered(model, [], tokenizer=tokenizer).write(prompts, max_new_tokens=8, **DRAWN)
+    assert steered.write(prompts, {**settings, f"{name}.{control.strength}": 0}, max_new_tokens=8, **DRAWN) == bare
+    if isinstance(control, Memory):
+        ids = [
+            np.array(tokenizer("The Mock Turtle sighed deeply, and looked at Alice. So she sat down again.").input_ids)
+        ]
+        assert saved(control, model, ids, context=64).against_model[control.mixture][0] > 0.1
+    else:
+        assert measure(recipe, steered, copies=2)["value"] > 1
 
 
 def test_a_chat(model: Any, tokenizer: Any, bias: Control) -> None:

@@ -152,12 +152,13 @@ def test_codes_are_trained_and_carried(folder: str, word_tokenizer: Any) -> None
     steers(folder, module.control(), word_tokenizer, {"neuron_codes.news": 1.0})
 
 
+@pytest.mark.parametrize("rank", [0, 3])
 @pytest.mark.parametrize("from_token_head", [0.0, 0.5])
-def test_a_gate_is_trained_and_carried(from_token_head: float, folder: str, word_tokenizer: Any) -> None:
+def test_a_gate_is_trained_and_carried(from_token_head: float, rank: int, folder: str, word_tokenizer: Any) -> None:
     backbone = HuggingFaceBackbone(path=folder)
     module = IdeaGateModule(
         vocabulary=word_tokenizer, backbone=backbone,
-        **SETTINGS | {"idea_bias": "token_rate", "stopwords": "none", "from_token_head": from_token_head},
+        **SETTINGS | {"idea_bias": "token_rate", "stopwords": "none", "from_token_head": from_token_head, "rank": rank},
     )  # fmt: skip
     # the hidden states of a real model reach -25
     with torch.no_grad():
@@ -169,7 +170,7 @@ def test_a_gate_is_trained_and_carried(from_token_head: float, folder: str, word
         with torch.no_grad():
             hidden_NTD = backbone(backbone.embed(torch.as_tensor(ids_N).view(-1, module.ideas.window)))
             deviation = hidden_NTD.flatten(0, 1) - hidden_NTD.flatten(0, 1).mean(0)
-            started = module.idea_head(hidden_NTD).flatten(0, 1)
+            started = module.head(hidden_NTD).flatten(0, 1)
             expected = from_token_head * backbone.scale * deviation @ backbone.head_weight.T
             assert torch.allclose(started - started.mean(0), expected, atol=1e-2, rtol=1e-3)
         return

@@ -74,3 +74,5 @@ def test_a_training_ends_with_the_line(run_cli: Any, words: list[str], control: 
     )
     assert code == 0, err
     assert ("control: it moves" in out) is control
+    # the gate's own measures: at its bound, and against word frequency
+    assert ("average precision" in out and "% of tokens" in out) is (words == ["experiment=idea_gate/main"])

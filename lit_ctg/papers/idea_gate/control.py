@@ -5,6 +5,7 @@ A run generates through the same control that it exports. Shape letters: N rows,
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -13,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from lit_ctg.control.base import Control, Prefix, Stage, Values, cast_like, like_inputs, loaded
+from lit_ctg.control.base import Control, Prefix, Stage, Values, cast_like, head_weight, like_inputs, loaded
 from lit_ctg.core.generation import ControlSetting
 from lit_ctg.decoding.rule import PerRow, ScoreRule, per_row
 from lit_ctg.errors import UserError
 from lit_ctg.limits import NonNegative, checked
-from lit_ctg.papers.idea_gate.model import Bound, GateForm, IdeaGateModule, IdeaHead, gated_scores
+from lit_ctg.papers.idea_gate.model import Bound, GateForm, IdeaGateModule, IdeaHead, LowRankIdeaHead, gated_scores
 
 if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
@@ -71,7 +72,7 @@ class IdeaLogits:
         if self.newest_ND is None:
             raise RuntimeError("the language model has not run yet, so there are no hidden states to gate from")
         with torch.no_grad():
-            return rows_logits(self.head, self.newest_ND.to(self.head.outer.weight.dtype))
+            return rows_logits(self.head, self.newest_ND.to(self.head.weight.dtype))
 
 
 @contextmanager
@@ -155,14 +156,23 @@ class IdeaGate(Control):
             ControlSetting("beta", "lower bound of the gate in nats", self.beta, high=0.0),
         )
 
+    def check_model(self, model: Any) -> None:
+        super().check_model(model)
+        if isinstance(self.head, LowRankIdeaHead):
+            head_weight(model, self.name)
+
     def hooks(self, model: Any, values: Values, prefix: Prefix) -> Iterable[RemovableHandle]:
         # one for each attachment, as the control may be attached to two models
-        self._logits = IdeaLogits(cast_like(self.head, like_inputs(model)))
+        head = cast_like(self.head, like_inputs(model))
+        if isinstance(head, LowRankIdeaHead):
+            head = copy.copy(head)
+            head.token_weight = head_weight(model, self.name).detach()
+        self._logits = IdeaLogits(head)
         return [self._logits.watch(model)]
 
     def rule(self, values: Values, prefix: Prefix) -> ScoreRule:
         logits, self._logits = self._logits, IdeaLogits(self.head)  # the control keeps no states
-        return self.gate(logits, values["alpha"], values["beta"], logits.head.outer.weight)
+        return self.gate(logits, values["alpha"], values["beta"], logits.head.bias)
 
     def gate(self, idea_logits: Callable[[], Tensor], alpha: PerRow, beta: PerRow, like: Tensor) -> IdeaGateRule:
         """Return the score rule over idea logits [N, V] that are read at each step, on the device of ``like``."""
@@ -171,7 +181,7 @@ class IdeaGate(Control):
         return IdeaGateRule(idea_logits, alpha=alpha, beta=beta, form=self.form, base_V=base_V, neutral_V=neutral_V)
 
     def shape(self) -> dict[str, int]:
-        return {"vocab_size": self.head.outer.out_features, "hidden_size": self.head.inner.in_features}
+        return {"vocab_size": len(self.head.bias), "hidden_size": self.head.inner.in_features}
 
     def config(self) -> dict[str, Any]:
         return {"alpha": self.alpha, "beta": self.beta, **asdict(self.form)}
@@ -185,9 +195,11 @@ class IdeaGate(Control):
 
     @classmethod
     def restore(cls, config: dict[str, Any], tensors: dict[str, Tensor]) -> IdeaGate:
-        size, dim = tensors["head.outer.weight"].shape
         own = {name[5:]: value for name, value in tensors.items() if name.startswith("head.")}
-        head = loaded(lambda: IdeaHead(dim, size), own)
+        rank, dim = own["inner.weight"].shape
+        low = "own_bias" in own
+        size = len(own["own_bias" if low else "outer.bias"])
+        head = loaded(lambda: LowRankIdeaHead(dim, size, rank) if low else IdeaHead(dim, size), own)
         form = GateForm(clamp=config["clamp"], epsilon=config["epsilon"])
         base_V, neutral_V = tensors.get("base_V"), tensors.get("neutral_V")
         if neutral_V is not None and neutral_V.dtype != torch.bool:
@@ -205,8 +217,7 @@ def rows_logits(head: IdeaHead, hidden_ND: Tensor) -> Tensor:
     """
     if len(hidden_ND) < TURNED_FROM or hidden_ND.device.type != "cpu":
         return head(hidden_ND)
-    outer = head.outer
-    return torch.addmm(outer.bias[:, None], outer.weight, head.features(hidden_ND).T).T
+    return torch.addmm(head.bias[:, None], head.weight, head.features(hidden_ND).T).T
 
 
 def of_run(module: Any, datamodule: Any, decoding: Any) -> IdeaGate:

@@ -9,6 +9,7 @@ Shape letters: B rows, T positions, N counted positions, V vocabulary, D hidden 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, NoReturn, cast
 
@@ -234,13 +235,59 @@ class IdeaHead(nn.Module):
             nn.init.normal_(layer.weight, std=EMBEDDING_STD)
             nn.init.zeros_(layer.bias)
 
+    @property
+    def weight(self) -> Tensor:
+        """The last layer's weight [V, D]."""
+        return self.outer.weight
+
+    @property
+    def bias(self) -> nn.Parameter:
+        """The last layer's bias [V]."""
+        return self.outer.bias
+
     def features(self, hidden: Tensor) -> Tensor:
         """Return the input of the last layer, [..., D]."""
         return torch.relu(self.inner(hidden))
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Return the idea logits [..., V]."""
-        return self.outer(self.features(hidden))
+        return F.linear(self.features(hidden), self.weight, self.bias)
+
+
+class LowRankIdeaHead(IdeaHead):
+    """z_idea = W (s * h + U relu(W1 h + b1)) + b2 (ours): Eq. 2 with W the token head, neither trained nor kept.
+
+    It has 2 D r + 2 D + r + V numbers in place of D^2 + D V + D + V.
+
+    Attributes:
+        token_weight: W [V, D], to be set to that of the model before use.
+    """
+
+    def __init__(self, dim: int, size: int, rank: int) -> None:
+        """Build a head of rank r; it begins as the bias."""
+        nn.Module.__init__(self)
+        self.inner, self.back = nn.Linear(dim, rank), nn.Linear(rank, dim, bias=False)
+        self.share = nn.Parameter(torch.zeros(dim))
+        self.own_bias = nn.Parameter(torch.zeros(size))
+        self.token_weight: Tensor | None = None
+        nn.init.normal_(self.inner.weight, std=EMBEDDING_STD)
+        nn.init.zeros_(self.inner.bias)
+        nn.init.zeros_(self.back.weight)
+
+    @property
+    def weight(self) -> Tensor:
+        """The token head's weight [V, D]."""
+        assert self.token_weight is not None, "set token_weight first"
+        return self.token_weight
+
+    @property
+    def bias(self) -> nn.Parameter:
+        """The bias [V]."""
+        return self.own_bias
+
+    def features(self, hidden: Tensor) -> Tensor:
+        """Return the input of the token head, [..., D]."""
+        return self.share * hidden + self.back(torch.relu(self.inner(hidden)))
 
 
 @dataclass
@@ -311,6 +358,7 @@ class IdeaSettings:
         stopword_count: how many tokens count as frequent.
         from_token_head: the idea logits begin as their bias and this share of what the token logits have above their
             mean over the training text (ours; for a trained ``start_from``); 0: from random weights.
+        rank: of a ``LowRankIdeaHead`` on a pretrained model; 0: the paper's head.
     """
 
     window: Count
@@ -321,6 +369,7 @@ class IdeaSettings:
     stopwords: Annotated[str, Choice(STOPWORDS)]
     stopword_count: Whole
     from_token_head: NonNegative = 0.0
+    rank: Whole = 0
 
 
 class IdeaGateModule(LitLanguageModel):
@@ -379,16 +428,19 @@ class IdeaGateModule(LitLanguageModel):
         if not hasattr(backbone, "embed"):
             self.embedding = nn.Embedding(self.vocabulary_size, backbone.dim)
             nn.init.normal_(self.embedding.weight, std=EMBEDDING_STD)
+        if ideas.rank and self.embedding is not None:
+            raise UserError("model.rank is for backbone=<pretrained model>, whose output head it uses: set it to 0")
         if gated:
-            self.idea_head = IdeaHead(backbone.dim, self.vocabulary_size)
+            size = backbone.dim, self.vocabulary_size
+            self.idea_head = LowRankIdeaHead(*size, ideas.rank) if ideas.rank else IdeaHead(*size)
             if ideas.idea_bias == "base_rate":
                 odds = ideas.positive_weight * ideas.window / self.vocabulary_size
-                nn.init.constant_(self.idea_head.outer.bias, math.log(odds))
+                nn.init.constant_(self.idea_head.bias, math.log(odds))
             elif ideas.idea_bias == "above_clamp":
                 log_p = START * self.form.floor(gate.alpha, gate.beta) if gate.alpha > 0 else math.log(0.5)
                 # a bound of 0 closes the gate at every probability, one of -inf at none: no bias is above it
                 bias = log_p - math.log(-math.expm1(log_p)) if -math.inf < log_p < 0 else 0.0
-                nn.init.constant_(self.idea_head.outer.bias, bias)
+                nn.init.constant_(self.idea_head.bias, bias)
             if gate.lift:
                 self.register_buffer("base_V", torch.zeros(self.vocabulary_size))
             if ideas.stopwords == "authors":
@@ -478,7 +530,7 @@ class IdeaGateModule(LitLanguageModel):
             odds_V = self._odds(reference_N)
             self.base_V.copy_((odds_V / (1 + odds_V)).log())
         if self.ideas.idea_bias == "token_rate":
-            self.idea_head.outer.bias.data.copy_(self._odds(ids_N).log())
+            self.idea_head.bias.data.copy_(self._odds(ids_N).log())
         if self.ideas.from_token_head > 0:
             self._start_as_token_head(ids_N)
 
@@ -493,13 +545,17 @@ class IdeaGateModule(LitLanguageModel):
         backbone.eval()
         hidden_ND = backbone(self._embed(text_BT.to(self.head_weight.device))).flatten(0, 1)
         backbone.train(was_training)
+        mean_D, share = hidden_ND.mean(0), self.ideas.from_token_head * getattr(self.backbone, "scale", 1.0)
+        if isinstance(head := self.idea_head, LowRankIdeaHead):
+            head.share.fill_(share)
+            head.bias.sub_(share * self.head_weight @ mean_D)
+            return
         # of a real model some coordinates reach -25
-        mean_D, shift_D = hidden_ND.mean(0), (-2 * hidden_ND.min(0).values).clamp(min=SHIFT)
-        inner, outer = self.idea_head.inner, self.idea_head.outer
-        inner.weight.copy_(torch.eye(len(mean_D)))
-        inner.bias.copy_(shift_D)
-        outer.weight.copy_(self.ideas.from_token_head * getattr(self.backbone, "scale", 1.0) * self.head_weight)
-        outer.bias.sub_(outer.weight @ (mean_D + shift_D))
+        shift_D = (-2 * hidden_ND.min(0).values).clamp(min=SHIFT)
+        head.inner.weight.copy_(torch.eye(len(mean_D)))
+        head.inner.bias.copy_(shift_D)
+        head.outer.weight.copy_(share * self.head_weight)
+        head.outer.bias.sub_(head.outer.weight @ (mean_D + shift_D))
 
     def _odds(self, ids_N: Any) -> Tensor:
         """Return the idea head's optimum without context [V], odds: positives count ``positive_weight`` times."""
@@ -513,6 +569,13 @@ class IdeaGateModule(LitLanguageModel):
     def head_weight(self) -> Tensor:
         """The token head [V, D], tied to the embedding unless the backbone has its own."""
         return cast(PretrainedBackbone, self.backbone).head_weight if self.embedding is None else self.embedding.weight
+
+    @property
+    def head(self) -> IdeaHead:
+        """The idea head; one of low rank with the token head as it is now."""
+        if isinstance(self.idea_head, LowRankIdeaHead):
+            self.idea_head.token_weight = self.head_weight.detach()
+        return self.idea_head
 
     def _token_logits(self, hidden: Tensor) -> Tensor:
         """Return the token head's logits [..., V] of hidden states [..., D]."""
@@ -556,13 +619,25 @@ class IdeaGateModule(LitLanguageModel):
             token_BTV = self._token_logits(hidden_BTD)
             if not self.gated:
                 return IdeaGateOutput(token_BTV, hidden_BTD, token_BTV, None)
-            idea_BTV = self.idea_head(hidden_BTD)
+            idea_BTV = self.head(hidden_BTD)
             return IdeaGateOutput(self._gated(token_BTV, idea_BTV), hidden_BTD, token_BTV, idea_BTV)
 
     def contrast(self, batch: Batch) -> tuple[Tensor, Tensor] | None:
         """Return the gated scores and the token head's."""
         output = self(batch)
         return (output.scores_BTV, output.token_BTV) if self.gated else None
+
+    def effect_note(self, batch: Batch, metrics: Mapping[str, Mapping[str, Any]]) -> str:
+        """Return the share of tokens at the gate's bound, and whether the head ranks better than word frequency."""
+        idea_BTV = self(batch).idea_BTV
+        flat = float(self.form.clamped(idea_BTV, self.alpha, self.beta, self.base_rate).double().mean())
+        note = f"{flat:.2%} of tokens are at the gate's bound"
+        ranked, frequent = (metrics.get(f"val/idea/{name}average_precision") for name in ("", "unigram_"))
+        if ranked and frequent:
+            ours, theirs = ranked["value"], frequent["value"]
+            note += f"; average precision of the coming words {ours:.4f}, of word frequency {theirs:.4f}"
+            note += ": the head has learned no topic, train longer (trainer.max_epochs)" * (ours <= theirs)
+        return note
 
     def _gated(self, token_BTV: Tensor, idea_BTV: Tensor) -> Tensor:
         """Eq. 6, some rows at a time, so that the gate's intermediate values of all positions never coexist."""
@@ -598,7 +673,7 @@ class IdeaGateModule(LitLanguageModel):
         if window_NK is None:
             token_loss = F.cross_entropy(token_NV, target_N)
             return {"loss": token_loss, "token_loss": token_loss.detach()}
-        idea_NV = _working(self.idea_head(hidden_ND))
+        idea_NV = _working(self.head(hidden_ND))
         if self.alpha * self.ramp > 0:
             gate_NV = self.gate(idea_NV, self.alpha * self.ramp)
             token_NV = gated_scores(token_NV, gate_NV, self.neutral)
@@ -618,12 +693,13 @@ class IdeaGateModule(LitLanguageModel):
     def _fused_losses(self, hidden_ND: Tensor, target_N: Tensor, window_NK: Tensor | None) -> dict[str, Tensor]:
         if window_NK is None:
             return fused.fused_loss(hidden_ND, self.head_weight, target_N)
+        head = self.head
         ideas = fused.Ideas(
-            hidden_ND=self.idea_head.features(hidden_ND),
-            weight_VD=self.idea_head.outer.weight,
-            bias_V=self.idea_head.outer.bias,
+            hidden_ND=head.features(hidden_ND),
+            weight_VD=head.weight,
+            bias_V=head.bias,
             window_NK=distinct(window_NK, self.stopword_mask_V),
-            counted_V=(~self.stopword_mask_V).to(self.idea_head.outer.weight.dtype),
+            counted_V=(~self.stopword_mask_V).to(head.weight.dtype),
             positive_weight=self.ideas.positive_weight,
             loss_weight=self.ideas.idea_weight,
         )
@@ -652,7 +728,7 @@ class IdeaGateModule(LitLanguageModel):
     def step(self, ids_B1: Tensor, state: IdeaState) -> tuple[Tensor, IdeaState]:
         """Take the newest tokens; return the token head's scores [B, V]; the gate is a rule over ``idea_BV``."""
         hidden_BD, state.cache = self.backbone.step(self._embed(ids_B1[:, 0]), state.cache)
-        state.idea_BV = self.idea_head(hidden_BD) if self.gated else None
+        state.idea_BV = self.head(hidden_BD) if self.gated else None
         return self._token_logits(hidden_BD), state
 
 
