@@ -430,7 +430,7 @@ def test_the_interval_is_over_sentences_of_any_length():
     total, count = torch.tensor([3.0, 8.0, 1.0, 0.0]), torch.tensor([2, 4, 1, 0])
     found = per_token(total, count, "nats")
     rest = [t - 12 / 7 * c for t, c in zip(total.tolist(), count.tolist(), strict=True)]
-    half = t_quantile(2, 0.95) * math.sqrt(3 / 2 * sum(value**2 for value in rest)) / 7
+    half = t_quantile(2) * math.sqrt(3 / 2 * sum(value**2 for value in rest)) / 7
     assert found.value == pytest.approx(12 / 7) and found.n == 7
     assert found.ci95 == pytest.approx((12 / 7 - half, 12 / 7 + half)), "a sentence without a token is none"
 
