@@ -55,7 +55,7 @@ def start() -> Start:
     def run(folder: Path, *words: str) -> BaseProcess:
         arguments, sys.argv = sys.argv, ["lit-ctg", *WORDS, *words, f"output_root={folder}"]
         try:  # the child takes sys.argv over
-            process = context.Process(target=runpy.run_module, args=("lit_ctg.cli", None, "__main__"))
+            process = context.Process(target=runpy.run_module, args=("lit_ctg", None, "__main__"))
             process.start()
         finally:
             sys.argv = arguments
