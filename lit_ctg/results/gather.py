@@ -264,10 +264,11 @@ def _check_notes(spec: TableSpec, rows: Sequence[Row], pool: RecordPool) -> list
     """Return one line per check: what must hold, where it held, and with which numbers."""
     notes = []
     for name, check in spec.checks.items():
+        users = [row for row in rows if name in (*row.spec.checks, *row.spec.some, *row.spec.mechanism)]
+        by_mean = all(row.spec.over for row in users)
         wanted = {
             (experiment, regime)
-            for row in rows
-            if name in (*row.spec.checks, *row.spec.some)
+            for row in users
             for regime in row.spec.regimes
             for experiment, _ in row.spec.terms
             if pool.runs.get((experiment, regime))
@@ -275,7 +276,7 @@ def _check_notes(spec: TableSpec, rows: Sequence[Row], pool: RecordPool) -> list
         found: list[CheckResult] = []
         for regime in REGIMES:
             names = sorted(experiment for experiment, own in wanted if own == regime)
-            found += run_checks([check], names, regime, pool) if names else []
+            found += run_checks([check], names, regime, pool, by_mean) if names else []
         listed = [f"{label} {_where(results)}" for label, results in _by_outcome(found).items()]
         if listed:
             notes.append(f"Check {name} ({check.says}): {'; '.join(listed)}.")
@@ -286,7 +287,7 @@ def _by_outcome(found: Sequence[CheckResult]) -> dict[str, list[CheckResult]]:
     words = {True: "held in", False: "failed in", None: "not measured in"}
     groups: dict[str, list[CheckResult]] = {}
     for result in found:
-        groups.setdefault(words[result.held], []).append(result)
+        groups.setdefault("open in" if result.open else words[result.held], []).append(result)
     return groups
 
 

@@ -150,6 +150,10 @@ def build_cell(
     unpaired = sorted(set.union(*(set(read.values) for read in reads)) - set(seeds)) if wanted is None else []
     notes = [*dict.fromkeys(read.note for read in reads if read.note)]
     notes += [f"unpaired seeds left out: {', '.join(map(str, unpaired))}"] if unpaired else []
+    mechanism = run_checks(
+        [table.checks[name] for name in row.mechanism], [name for name, _ in row.terms], regime, pool
+    )
+    notes += [f"mechanism {_not_shown(result)}" for result in mechanism if not result.held]
     says = row.claim is not None or (printed is not None and printed.value is not None)
     sized = not row.sign_only.get(regime) and (pool.size == "paper" or bool(row.any_size))
     verdict = bound or (_refused(table, row, regime, reads, pool) if says else None)
@@ -392,27 +396,43 @@ def _refused(table: TableSpec, row: RowSpec, regime: str, reads: Sequence[Read],
         if largest < float(row.too_small["below"]):
             return Verdict(TOO_SMALL, f"{largest:.2g}, below {row.too_small['below']:g}")
     if (result := _failed_check(table, row, names, regime, pool)) is not None:
-        return Verdict(CANNOT_DECIDE, f"not shown that {result.check.says}: {result.words}")
+        return Verdict(UNDECIDED if result.open else CANNOT_DECIDE, _not_shown(result))
     return None
+
+
+def _not_shown(result: CheckResult) -> str:
+    return f"not shown that {result.check.says}: {result.words}"
 
 
 def _failed_check(
     table: TableSpec, row: RowSpec, experiments: Sequence[str], regime: str, pool: RecordPool
 ) -> CheckResult | None:
-    """Return the first failed check: one of ``checks`` that fails anywhere, or one of ``some`` that holds nowhere."""
-    names = list(dict.fromkeys(experiments))
-    for result in run_checks([table.checks[name] for name in row.checks], names, regime, pool):
+    """Return the first failed check: one of ``checks`` that fails anywhere, or one of ``some`` that holds nowhere.
+
+    In a row "on average" checks choose the cells, by their means.
+    """
+    names, by_mean = list(dict.fromkeys(experiments)), bool(row.over)
+    for result in run_checks([table.checks[name] for name in row.checks], names, regime, pool, by_mean):
         if not result.held:
             return result
     for name in row.some:
-        found = run_checks([table.checks[name]], names, regime, pool)
+        found = run_checks([table.checks[name]], names, regime, pool, by_mean)
         if found and not any(result.held for result in found):
             return next((result for result in found if result.held is not None), found[0])
     return None
 
 
-def run_checks(checks: Iterable[Check], experiments: Sequence[str], regime: str, pool: RecordPool) -> list[CheckResult]:
-    """Compare each check with its limit, for its own experiment or for each of ``experiments``."""
+def _on_side(check: Check, value: float, limit: float) -> bool:
+    return math.isfinite(value) and _HOLDS[check.limit](value, limit)
+
+
+def run_checks(
+    checks: Iterable[Check], experiments: Sequence[str], regime: str, pool: RecordPool, by_mean: bool = False
+) -> list[CheckResult]:
+    """Compare each check with its limit, for its own experiment or for each of ``experiments``.
+
+    A check holds with its whole interval; ``by_mean``: with its mean, to choose the cells of a row "on average".
+    """
     results = []
     for check in checks:
         for name in [check.experiment] if check.experiment is not None else experiments:
@@ -426,9 +446,20 @@ def run_checks(checks: Iterable[Check], experiments: Sequence[str], regime: str,
                 results.append(CheckResult(check, name, regime, None))
                 continue
             value, limit = statistics.fmean(read.values.values()), against * check.times
-            held = math.isfinite(value) and _HOLDS[check.limit](value, limit)
-            results.append(CheckResult(check, name, regime, held, value, limit))
+            interval = (value, value) if by_mean else _check_interval(read)
+            held = [_on_side(check, end, limit) for end in interval]
+            inside = held[0] != held[1] and all(map(math.isfinite, interval))
+            results.append(CheckResult(check, name, regime, all(held), value, limit, interval, inside))
     return results
+
+
+def _check_interval(read: Read) -> Interval:
+    """Return where the quantity of a check lies: its mean over seeds, below three the intervals of the runs."""
+    values = read.values
+    if len(values) >= MIN_SEEDS and all(map(math.isfinite, values.values())):
+        return mean_interval(list(values.values()), domain_of(read.unit, read.direction)) or (math.nan, math.nan)
+    ends = [end for seed, value in values.items() for end in read.intervals.get(seed, [value])]
+    return min(ends), max(ends)
 
 
 def _judge(row: RowSpec, printed: Printed | None, ours: _Measured, sized: bool = True) -> Verdict | None:

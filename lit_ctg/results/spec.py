@@ -21,7 +21,7 @@ A table is a mapping::
     title: ...            table: "1"  (its number in numbers.csv)      caption: ...
     digits: 3             plot: {kind: line|bars|matrix|words, ...}  (see ``check_plot``)
     names: {...}          ignored, a place for YAML anchors
-    checks:               # what must hold before a row that names the check can decide anything
+    checks:               # what must hold, by its whole interval, before a row that names it can decide anything
       learned: {says: perplexity below that of word frequencies, metric: val/perplexity,
                 below: {metric: reference/unigram_perplexity}}     # at_most, at_least, below or above; times: 3
     defaults: {...}       keys of every row that does not set them itself
@@ -49,6 +49,7 @@ A table is a mapping::
         too_small: {below: 0.02, why: ...}    # all terms below it: the metric is at its floor
         checks: [learned]                 # must hold in every experiment of the row (of the cell, in a row "over")
         some: [learned]                   # must hold in at least one of them
+        mechanism: [learned]              # how the method works: stops no verdict, a note says what failed
         untrained: untrained/control/hard     # the same quantity of the model before training
         bounds: {floor: ..., ceiling: ..., expectation: ...}    # each a number, or {number, metric, experiment, note},
                                           # or one for each regime; limits: [0, 200], the range of values, where the
@@ -228,6 +229,7 @@ class RowSpec:
     too_small: dict[str, Any] | None = None
     checks: tuple[str, ...] = ()
     some: tuple[str, ...] = ()
+    mechanism: tuple[str, ...] = ()
     sign_only: dict[str, str | None] = field(default_factory=dict)
     untrained: dict[str, str | None] = field(default_factory=dict)
     floor: dict[str, Quantity | None] = field(default_factory=dict)
@@ -375,7 +377,7 @@ def load_spec(path: Path, paper: str) -> TableSpec:
         rows += [_row(filled, where) for filled in _expand({**defaults, **raw}, where)]
     names = list[Annotated[str, Choice(tuple(checks))]]
     for row in rows:
-        check_value(f"{path} ({row.label}), checks", [*row.checks, *row.some], names)
+        check_value(f"{path} ({row.label}), checks", [*row.checks, *row.some, *row.mechanism], names)
     check_plot(data.get("plot"), rows, str(path))
     return TableSpec(
         paper,
@@ -471,7 +473,7 @@ def _row(raw: dict[str, Any], where: str) -> RowSpec:
         values[key] = _by_regime(raw.get(key))
     values["epoch"] = None if raw.get("epoch") is None else _converted(int, raw["epoch"], f"{where}: epoch")
     values["regimes"] = tuple(raw.get("regimes", REGIMES))
-    values["checks"], values["some"] = tuple(raw.get("checks") or ()), tuple(raw.get("some") or ())
+    values |= {key: tuple(raw.get(key) or ()) for key in ("checks", "some", "mechanism")}
     check_arguments(RowSpec, values, f"{where}: row")
     row = RowSpec(**values)
     refuse(_row_faults(row), f"{where}: ")

@@ -41,8 +41,8 @@ _DERIVED = re.compile(r"(fall|rest|below)\(([^,()]+)(?:, ([^,()]+))?(?:, ([\d.]+
 class Read:
     """Values of one quantity by seed, or the reason why there are none; ``note`` says what was left out.
 
-    ``folds`` are the values behind the value of a run that was measured over folds; ``unit`` and ``direction`` are the
-    metric's own, and so is ``version``, which grows when its definition changes.
+    ``folds`` are the values behind the value of a run that was measured over folds, ``intervals`` its own 95% interval;
+    ``unit`` and ``direction`` are the metric's own, and so is ``version``, which grows when its definition changes.
     """
 
     values: dict[int, float]
@@ -55,6 +55,7 @@ class Read:
     experiment: str = ""
     metric: str = ""
     version: int | None = None
+    intervals: dict[int, list[float]] = field(default_factory=dict)
 
 
 class RecordPool:
@@ -141,14 +142,17 @@ class RecordPool:
             }
             newest = max(versions.values(), default=None)
             runs = {seed: runs[seed] for seed, version in versions.items() if version == newest}
-        values, trials, folds = {}, {}, {}
+        values, trials, folds, intervals = {}, {}, {}, {}
         for seed, record in sorted(runs.items()):
             value = _value(record, metric, epoch)
             if value is not None:
                 values[seed] = value
-                trials[seed] = record.metrics.get(metric, {}).get("n", 0)
-                if epoch is None and (found := record.metrics.get(metric, {}).get("folds")):
+                entry = record.metrics.get(metric, {})
+                trials[seed] = entry.get("n", 0)
+                if epoch is None and (found := entry.get("folds")):
                     folds[seed] = found
+                if epoch is None and (found := entry.get("ci95")):
+                    intervals[seed] = found
         at = f" at epoch {epoch}" if epoch is not None else ""
         if not values:
             return Read({}, {}, f"not recorded: {metric}{at} ({experiment})")
@@ -156,7 +160,7 @@ class RecordPool:
         note = f"seeds without {metric}{at}: {', '.join(map(str, missing))}" if missing else ""
         measured = next((runs[seed].metrics[metric] for seed in values if metric in runs[seed].metrics), {})
         own = measured.get("unit", ""), measured.get("direction", "none"), experiment, metric, measured.get("version")
-        return Read(values, trials, None, note, folds, *own)
+        return Read(values, trials, None, note, folds, *own, intervals)
 
     def _fall(self, experiment: str, regime: str, metric: str) -> Read:
         histories = {seed: run.history.get(metric, []) for seed, run in self.runs[experiment, regime].items()}
@@ -386,7 +390,10 @@ class Cell:
 
 @dataclass(frozen=True)
 class CheckResult:
-    """A check of one experiment in one regime: whether it held, and the numbers. ``held`` None: not measured."""
+    """A check of one experiment in one regime: whether it held, and the numbers. ``held`` None: not measured.
+
+    It holds if all of its ``interval`` is on the right side of the limit; ``open``: the limit lies inside.
+    """
 
     check: Check
     experiment: str
@@ -394,13 +401,17 @@ class CheckResult:
     held: bool | None
     value: float | None = None
     limit: float | None = None
+    interval: Interval | None = None
+    open: bool = False
 
     @property
     def words(self) -> str:
         """Return e.g. ``2,301 against 529``."""
         if self.held is None:
             return "not measured"
-        return f"{format_number(self.value)} against {format_number(self.limit)}"
+        low, high = self.interval or (self.value, self.value)
+        within = f" [{format_number(low)}, {format_number(high)}]" if low != high else ""
+        return f"{format_number(self.value)}{within} against {format_number(self.limit)}"
 
 
 @dataclass(frozen=True)
