@@ -291,8 +291,9 @@ class NSLMEvaluation(Checked, Callback):
         """Store the perplexities and errors of a split in ``results``."""
         count_V = np.bincount(datamodule_of(trainer).prepare().ids("train"), minlength=len(module.vocabulary))
         groups = self.groups(scores, module.table.names, count_V)
-        models = scores.models(float(module.mixture_weight), module.reference_weights)
-        cached = scores.cached(scores.models(float(module.mixture_weight)), module.cache.weight)
+        weight, references = float(module.mixture_weight), module.reference_weights
+        models = scores.models(weight, references)
+        cached = scores.cached(scores.models(weight, {"printed": references["printed"]}), module.cache.weight)
         models |= cached
         for model, log_prob_N in models.items():
             self._perplexities(f"{split}/{model}", log_prob_N, groups, scores.document_N)

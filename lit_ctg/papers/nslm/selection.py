@@ -32,8 +32,19 @@ from lit_ctg.papers.nslm.occurrences import Occurrences
 AnyModel = MicroModel | Repeat | Blend
 BLEND = "blend"
 # simpler micro-models than the chosen one, to locate the source of a gain: how frequent members are; repetition,
-# without values or coordinates; the best pair with one Gaussian; the best pair that measures something
-REFERENCES = ("unigram", "repeat", "gaussian", "metric")
+# without values or coordinates; the best pair with one Gaussian; the best pair that measures something; the pair that
+# Tables 2 and 3 print for the class
+REFERENCES = ("unigram", "repeat", "gaussian", "metric", "printed")
+PRINTED = {
+    "year": ("difference", "mixture"),
+    "day": ("frequency", "unigram"),
+    "round": ("value", "multinomial"),
+    "decimal": ("difference", "mixture"),
+    "range": ("difference", "multinomial"),
+    "convert": ("convert", "binary"),
+    "other": ("value", "multinomial"),
+    **dict.fromkeys(("city", "state", "country"), ("euclidean", "gaussian")),
+}
 NAMES = ("class", "metric", "density", "base")  # keys of a micro-model's description that are not parameters
 
 
@@ -240,15 +251,18 @@ def _references(trials: list[Trial], train: Occurrences) -> dict[str, AnyModel]:
     unigram = trials[0].model
     assert isinstance(unigram, MicroModel)
     # as in the paper: no base, no blend, no repetition
-    pairs = [t for t in trials if isinstance(t.model, MicroModel) and t.base == "uniform" and t.metric != "frequency"]
-    pairs = sorted((t for t in pairs if not np.isnan(t.perplexity)), key=lambda trial: trial.perplexity)
+    plain = [t for t in trials if isinstance(t.model, MicroModel) and t.base == "uniform"]
+    plain = sorted((t for t in plain if not np.isnan(t.perplexity)), key=lambda trial: trial.perplexity)
+    pairs = [trial for trial in plain if trial.metric != "frequency"]
     gaussian = [trial.model for trial in pairs if trial.density == "gaussian"]
     metric = [trial.model for trial in pairs]
+    printed = [t.model for t in plain if (t.metric, t.density) == PRINTED.get(t.class_name)]
     return {
         "unigram": unigram,
         "repeat": Repeat(unigram).fit(train),
         "gaussian": gaussian[0] if gaussian else unigram,
         "metric": metric[0] if metric else unigram,
+        "printed": printed[0] if printed else unigram,
     }
 
 

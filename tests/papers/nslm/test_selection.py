@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from lit_ctg.papers.nslm.classes import ClassTable, PatternRecogniser, class_table
 from lit_ctg.papers.nslm.occurrences import Evidence, Occurrences
-from lit_ctg.papers.nslm.selection import REFERENCES, class_perplexity, select
+from lit_ctg.papers.nslm.selection import PRINTED, REFERENCES, class_perplexity, select
+from lit_ctg.results.spec import load_spec
 
 GRID = {"metrics": ["difference", "value", "frequency"], "densities": ["multinomial", "gaussian", "unigram"]}
 
@@ -135,3 +137,22 @@ def test_references_are_the_simple_micro_models(table: ClassTable) -> None:
     uniform = [t for t in best.values() if t.base == "uniform" and t.metric != "frequency"]
     assert found["metric"] == min(trial.perplexity for trial in uniform)
     assert selection.references["repeat"]["year"].describe()["metric"] == "repeat"
+
+
+def test_the_printed_pair_of_a_class_is_a_reference_wherever_the_grid_has_it() -> None:
+    grid = {**GRID, "densities": [*GRID["densities"], "mixture"]}
+    year = PatternRecogniser(name="year", pattern=r"19\d\d", **grid)
+    small = PatternRecogniser(name="small", pattern=r"\d", **grid)
+    names = [str(number) for number in [*range(1900, 2000), *range(10)]]
+    validation = made(800, 1)
+    selection = select(class_table(names, [year, small]), made(1500, 0), validation, bases=("uniform", "unigram"))
+    (best,) = (trial for trial in selection.best("year") if trial.label == "difference/mixture")
+    printed = selection.references["printed"]
+    assert class_perplexity(printed["year"], validation.of(0)) == best.perplexity
+    assert printed["small"] is selection.references["unigram"]["small"], "no class of the paper"
+
+
+def test_the_printed_pairs_are_those_of_the_tables() -> None:
+    path = Path(__file__).resolve().parents[3] / "experiments/nslm/tables/table_choice.yaml"
+    rows = [row.terms[0][1]["as_published"].split("/") for row in load_spec(path, "nslm").rows]
+    assert {name: (metric, density) for _, name, metric, density in rows} == PRINTED
