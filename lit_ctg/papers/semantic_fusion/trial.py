@@ -7,7 +7,10 @@ ordinary one. Shape letters: B sentences, T positions, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Protocol
@@ -20,7 +23,7 @@ from lit_ctg.callback.progress import steps
 from lit_ctg.core.model import datamodule_of
 from lit_ctg.core.result import MetricResult
 from lit_ctg.errors import UserError, refuse
-from lit_ctg.limits import Checked, Choice, Count, Fields, Whole, check_value
+from lit_ctg.limits import Checked, Choice, Count, Fields, Fraction, Whole, check_value
 from lit_ctg.metric.control_success import ControlSuccess, against_base
 from lit_ctg.metric.perplexity import Perplexity
 from lit_ctg.papers.semantic_fusion.metrics import CLASSES, OodHitRate, PolarityConfusion
@@ -29,6 +32,8 @@ from lit_ctg.papers.semantic_fusion.metrics import CLASSES, OodHitRate, Polarity
 
 OFF = "off"
 UNTRAINED = "untrained/"
+# intensity from which an intensifier is strong: very (0.8) and extremely (1.0) of the paper's four
+STRONG = 0.8
 
 
 class Trial(Protocol):
@@ -63,6 +68,20 @@ class Request:
     punctuation: str | None = None
 
 
+def is_strong(trial: Trial, vocabulary: Any) -> bool:
+    """Say whether a sentence has intensifiers, all of them strong."""
+    found = [vocabulary.intensity[word] for word in re.findall(r"\w+", trial.text) if word in vocabulary.intensity]
+    return bool(found) and min(found) >= STRONG
+
+
+# control -> whether a sentence is what more of it should give
+RESPONSES: dict[str, Callable[[Trial, Any], bool]] = {
+    "str_high": is_strong,
+    "pos_high": lambda trial, _: trial.polarity == "positive",
+    "neg_high": lambda trial, _: trial.polarity == "negative",
+}
+
+
 @contextmanager
 def naming(where: str) -> Iterator[None]:
     """Put the name of a setting before the message of a ``UserError``."""
@@ -86,16 +105,22 @@ class ControlTrial(Checked, Callback):
         prompt: beginning of the sentences of a few further samples for each (path, setting), Table 5; "" for none.
         samples_kept: texts kept per (path, setting).
         samples_prompted: how many samples continue the prompt.
+        doses: control of ``RESPONSES`` -> values above 0, each requested alone (sec. 1: "increasing str_high smoothly
+            raises the probability of higher-intensity completions"). All doses of a control share their noise.
 
     Attributes:
-        results: run-record entries. ``control/<path>/<setting>/adjective``, ``/punctuation``, ``/ood_hit`` (a
-            held-out adjective of the requested polarity), and for each path except ``off`` ``.../adjective_gain`` and
-            ``.../punctuation_gain`` (rate minus base rate, Newcombe's interval); ``control/<path>/confusion/
-            <intended>/<realized>`` counts. The untrained model's have the prefix ``untrained/``.
+        results: run-record entries. ``control/<path>/<setting>/adjective``, ``/punctuation``, ``/strong`` (the
+            intensifiers, where str_high is requested), ``/ood_hit`` (a held-out adjective of the requested polarity),
+            and for each path except ``off`` ``.../<kind>_gain`` (rate minus base rate, Newcombe's interval);
+            ``control/<path>/confusion/<intended>/<realized>`` counts. ``control/<path>/dose/<control>/<value>`` is the
+            response to a dose (0: none), ``.../rise`` that of the highest less that of none, ``.../fall`` the largest
+            decrease from a dose to the next, ``.../largest_step`` the largest increase as a share of the rise. The
+            untrained model's have the prefix ``untrained/``.
         samples: dicts with path, setting and text, and prompt if there is one.
 
     Raises:
-        UserError: no path ``off`` without routes, or a confusion setting that does not exist or requests no adjective.
+        UserError: no path ``off`` without routes, a confusion setting that does not exist or requests no adjective, or
+            a dose of a control without a response.
     """
 
     def __init__(
@@ -110,6 +135,7 @@ class ControlTrial(Checked, Callback):
         prompt: str = "",
         samples_kept: Whole = 20,
         samples_prompted: Whole = 5,
+        doses: Mapping[str, Sequence[Fraction]] | None = None,
     ):
         super().__init__()
         off = OFF in paths and not any(paths[OFF].values())
@@ -118,6 +144,8 @@ class ControlTrial(Checked, Callback):
             f"paths needs '{OFF}' with every path off: it gives the base rates": not off,
             f"confusion: setting '{''.join(without[:1])}' asks for no adjective": without,
         }, "callback.control_trial.")  # fmt: skip
+        check_value("callback.control_trial.doses", list(doses or ()), list[Annotated[str, Choice(tuple(RESPONSES))]])
+        self.doses = {name: sorted({0.0, *map(float, values)}) for name, values in (doses or {}).items()}
         self.n, self.settings, self.confusion = n, dict(settings), tuple(confusion)
         # the base rates come first: the gains of all other paths are relative to them
         self.paths = {OFF: paths[OFF], **paths}
@@ -183,6 +211,9 @@ class ControlTrial(Checked, Callback):
                     self.samples += self._prompted(generator, path, name)
             for cell, result in self._confusion(trials).items():
                 self.results[f"{prefix}control/{path}/confusion/{cell}"] = result.to_dict()
+            if path != OFF:
+                for name, result in self._responses(generator, index, switches, datamodule.vocabulary):
+                    self.results[f"{prefix}control/{path}/dose/{name}"] = result.to_dict()
 
     def _generate(self, generator: Generator, index: int, switches: Mapping[str, bool]) -> dict[str, Sequence[Trial]]:
         """Generate all settings of one path as one batch; no two trials share their noise."""
@@ -197,6 +228,35 @@ class ControlTrial(Checked, Callback):
             rows=range(index * size, (index + 1) * size),
         )
         return {name: trials[i * n : (i + 1) * n] for i, name in enumerate(names)}
+
+    def _responses(
+        self, generator: Generator, index: int, switches: Mapping[str, bool], vocabulary: Any
+    ) -> Iterator[tuple[str, MetricResult]]:
+        """Yield the responses of a path to every dose, and how they rise."""
+        for place, (name, values) in enumerate(self.doses.items()):
+            # behind the rows of the settings
+            first = self.n * (len(self.paths) * len(self.settings) + index * len(self.doses) + place)
+            shares = []
+            for value in values:
+                trials = generator.generate(
+                    self.n,
+                    control=[{name: value} if value else {}] * self.n,
+                    routes=_on(switches),
+                    seed=self.seed,
+                    rows=range(first, first + self.n),
+                )
+                rate = ControlSuccess(sync_on_compute=False)
+                rate.update([RESPONSES[name](trial, vocabulary) for trial in trials])
+                shares.append(rate.number().value)
+                yield f"{name}/{value:g}", rate.number()
+            changes = [after - before for before, after in itertools.pairwise(shares)]
+            rise = shares[-1] - shares[0]
+            for kind, unit, number in (
+                ("rise", "rate difference", rise),
+                ("fall", "rate difference", max(0.0, -min(changes))),
+                ("largest_step", "share", max(changes) / rise if rise > 0 else math.nan),
+            ):
+                yield f"{name}/{kind}", MetricResult(number, unit, "none", self.n, None, 1)
 
     def _prompted(self, generator: Generator, path: str, name: str) -> list[dict[str, Any]]:
         """Generate a few continuations of the prompt, under one control on one path."""
@@ -220,6 +280,9 @@ class ControlTrial(Checked, Callback):
             of_class = set(datamodule.vocabulary.ids(f"adjective_{asked}"))
             rates["ood_hit"] = OodHitRate(held_out_ids=of_class & set(datamodule.held_out_ids), sync_on_compute=False)
             rates["ood_hit"].update([t.adjective_id for t in trials])
+        if setting["control"].get("str_high"):
+            rates["strong"] = ControlSuccess(sync_on_compute=False)
+            rates["strong"].update([is_strong(t, datamodule.vocabulary) for t in trials])
         if mark := setting.get("punctuation"):
             rates["punctuation"] = ControlSuccess(sync_on_compute=False)
             rates["punctuation"].update([t.punctuation == mark for t in trials])

@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from lit_ctg.papers.semantic_fusion.clause import NEGATIVE, POSITIVE, resolve_held_out
+from lit_ctg.papers.semantic_fusion.clause import INTENSIFIERS, NEGATIVE, POSITIVE, resolve_held_out
 from lit_ctg.results.record import RunRecord
 from lit_ctg.results.verify import Recomputed, difference, exactly, from_mean, history_end, rate_intervals, value_of
 
 _CONFUSION = re.compile(r"((?:untrained/)?control/\w+)/confusion/(\w+)/(\w+)")
 _GAIN = re.compile(r"((?:untrained/)?control)/\w+/(\w+/\w+)_gain")
+_RISE = re.compile(r"(.*/dose/\w+/)rise")
 # the request of a setting: polarity of all adjectives, closing mark
+STRONG = ("very", "extremely")
 ASKED = {"positive": (POSITIVE, "!"), "negative_question": (NEGATIVE, "?"), "negative": (NEGATIVE, None)}
 
 
@@ -23,6 +25,10 @@ def recompute(record: RunRecord) -> Iterator[Recomputed]:
         if (found := _CONFUSION.fullmatch(name)) and found[2] == found[3] and entry["n"]:
             # the trials of the table are those of the rate
             yield exactly(f"{found[1]}/{found[2]}/adjective", entry["value"] / entry["n"], name)
+        elif found := _RISE.fullmatch(name):
+            doses = [key for key in record.metrics if key.startswith(found[1]) and key[len(found[1]) :][0].isdigit()]
+            first, *_, last = sorted(doses, key=lambda key: float(key.removeprefix(found[1])))
+            yield from difference(record, name, last, first)
         elif found := _GAIN.fullmatch(name):
             yield from difference(record, name, name.removesuffix("_gain"), f"{found[1]}/off/{found[2]}")
     for intended in ("positive", "negative"):
@@ -49,6 +55,9 @@ def _texts(record: RunRecord) -> Iterator[Recomputed]:
         wanted, mark = ASKED[setting]
         found = [[word for word in re.findall(r"\w+", text) if word in (*POSITIVE, *NEGATIVE)] for text in texts]
         counted = {"adjective": [bool(words) and all(word in wanted for word in words) for words in found]}
+        if setting == "positive":
+            graded = [[word for word in re.findall(r"\w+", text) if word in INTENSIFIERS] for text in texts]
+            counted["strong"] = [bool(words) and all(word in STRONG for word in words) for words in graded]
         if mark is not None:
             counted["punctuation"] = [re.findall(r"[.!?]", text)[-1:] == [mark] for text in texts]
         if held is not None:

@@ -104,7 +104,7 @@ def test_every_controlled_rate_has_its_base_rate_and_interval_beside_it():
     callback = trial(n=40)
     results = run(callback, Toy())
     kinds = {
-        "positive": {"adjective", "punctuation", "ood_hit"},
+        "positive": {"adjective", "punctuation", "strong", "ood_hit"},
         "negative_question": {"adjective", "punctuation", "ood_hit"},
         "negative": {"adjective", "ood_hit"},
     }
@@ -219,6 +219,55 @@ def test_every_path_has_its_own_draws_and_the_requests_of_its_settings():
     assert results["control/hard/one/adjective_gain"]["value"] == results["control/hard/two/punctuation_gain"]["value"]
 
 
+class Doser:
+    """Row r of ten is strong, or positive, if r / 10 is below the dose; ``turn`` is where the response turns back."""
+
+    has_channel = False
+
+    def __init__(self, turn: float = 9.0) -> None:
+        self.turn, self.rows = turn, []
+
+    def generate(self, n, prompt="", *, control, routes, seed, rows):
+        self.rows.append((tuple(control[0].items()), tuple(rows)))
+        found = []
+        for row, one in zip(rows, control, strict=True):
+            (name, dose) = next(iter(one.items()), ("", 0.0))
+            hit = row % 10 / 10 < (dose if dose <= self.turn else 2 * self.turn - dose)
+            word, polarity = ("very" if hit and name == "str_high" else "slightly"), ("positive" if hit else "other")
+            found.append(
+                SimpleNamespace(text=f"It is {word} good.", polarity=polarity, adjective_id=-1, punctuation=".")
+            )
+        return found
+
+
+DOSES = {"str_high": [0.05, 0.25, 0.5, 0.75, 1.0], "pos_high": [1.0, 0.5]}
+
+
+@pytest.mark.parametrize(("turn", "fall", "last"), [(9.0, 0.0, 1.0), (0.75, 0.3, 0.5)])
+def test_responses_to_growing_doses(turn: float, fall: float, last: float) -> None:
+    doser = Doser(turn)
+    settings = {"one": {"control": {"str_high": 0.5}, "adjective": "positive"}}
+    callback = ControlTrial(
+        n=10, settings=settings, confusion=[], paths={"off": {}, "soft": {"soft": True}}, seed=9, doses=DOSES,
+        decoding=SimpleNamespace(generator=lambda module, data: doser),
+    )  # fmt: skip
+    results = run(callback, None)
+    dose = {
+        name.removeprefix("control/soft/dose/"): result["value"] for name, result in results.items() if "dose" in name
+    }
+    assert {name for name in results if "/dose/" in name} == {f"control/soft/dose/{name}" for name in dose}, "not off"
+    shares = [dose[f"str_high/{value:g}"] for value in (0, 0.05, 0.25, 0.5, 0.75)]
+    assert shares == [0.0, 0.1, 0.3, 0.5, 0.8] and dose["str_high/1"] == pytest.approx(last)
+    assert dose["str_high/rise"] == pytest.approx(last) and dose["str_high/fall"] == pytest.approx(fall)
+    assert dose["str_high/largest_step"] == pytest.approx(0.3 / last)
+    assert dose["pos_high/rise"] == (1.0 if turn > 1 else 0.5)
+    assert results["control/soft/dose/str_high/0.5"]["ci95"] == list(wilson_interval(5, 10))
+    assert results["control/soft/one/strong"]["value"] == 0.5 and results["control/off/one/strong"]["value"] == 0.0
+    own = [rows for control, rows in doser.rows if control and control[0][0] == "str_high"][1:]
+    assert len(set(own)) == 1, "all doses of a control share their noise"
+    assert not set(own[0]) & set(doser.rows[-1][1]), "two controls do not"
+
+
 def test_training_tries_the_untrained_and_the_trained_model(trainer_of, monkeypatch):
     callback, runs = trial(), []
     plain = ControlTrial.run
@@ -266,6 +315,8 @@ def test_a_resumed_run_keeps_what_the_untrained_model_did(trainer_of, tmp_path, 
         {"paths": {"off": {"hard": True}}},
         {"confusion": ["nothing"]},
         {"settings": {"one": {"control": {}, "adjective": "postive"}}},
+        {"doses": {"str_hi": [0.5]}},
+        {"doses": {"str_high": [1.5]}},
     ],
 )
 def test_wrong_settings_are_refused(change):
