@@ -16,6 +16,7 @@ from functools import partial
 from typing import Annotated, Any, cast
 
 import torch
+from annotated_types import Interval
 from lightning.pytorch.utilities.types import OptimizerConfig, OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -195,6 +196,25 @@ class CodeLinear(nn.Linear):
         return F.linear(torch.cat((x_BTD, along_BTC.to(x_BTD.dtype)), dim=2), self.weight, self.bias)
 
 
+def keep_neurons(weight_OX: nn.Parameter, dim: int, share: float, gates: int = 1) -> None:
+    """Let the first ``share`` of a layer's neurons take the code: the others' weights of it are 0 and stay so.
+
+    Neurons start alike, so it does not matter which they are.
+
+    Args:
+        weight_OX: weights of [x; c], row by row those of a neuron.
+        dim: size D of x.
+        share: in (0, 1].
+        gates: rows of a neuron (3 in a GRU, gate after gate).
+    """
+    neurons = weight_OX.shape[0] // gates
+    kept_OX = torch.ones_like(weight_OX)
+    kept_OX[:, dim:] = (torch.arange(neurons) < round(share * neurons)).repeat(gates).unsqueeze(1).to(weight_OX)
+    with torch.no_grad():
+        weight_OX *= kept_OX
+    weight_OX.register_hook(lambda gradient: gradient * kept_OX.to(gradient))
+
+
 def check_length(tokens: int, context: int | None) -> None:
     """Refuse a text that is longer than a network's positions.
 
@@ -270,6 +290,12 @@ class CodeTransformerBackbone(nn.Module):
             return made[coded]
 
         self.layers = ModuleListOf([layer(number) for number in range(1, layers + 1)])
+
+    def keep_neurons(self, share: float) -> None:
+        """Let the first ``share`` of the neurons of both feed-forward parts take the code."""
+        for linear in (part for layer in self.layers for part in (layer.linear1, layer.linear2)):
+            if isinstance(linear, CodeLinear):
+                keep_neurons(linear.weight, linear.in_features - linear.code_dim, share)
 
     def scale_code_weights(self, factor: float) -> None:
         """Multiply the weights of the code in all layers that take it."""
@@ -399,6 +425,11 @@ class CodeGRUBackbone(nn.Module):
         self.coded = [bool(code_dim) and number in code_layers for number in range(1, layers + 1)]
         sizes = [dim + code_dim * coded for coded in self.coded]
         self.layers = ModuleListOf([nn.GRU(size, dim, batch_first=True) for size in sizes])
+
+    def keep_neurons(self, share: float) -> None:
+        """Let the first ``share`` of the neurons take the code."""
+        for layer in self.layers:
+            keep_neurons(cast(nn.Parameter, layer.weight_ih_l0), self.dim, share, gates=3)
 
     def scale_code_weights(self, factor: float) -> None:
         """Multiply the weights of the code in all layers that take it."""
@@ -530,6 +561,7 @@ class ControlCodeModule(SourceModel):
         corpus: name of the corpus, for run names and messages.
         codes: number of sources S.
         injection, injection_layers, injection_attention: see ``Injection.of``.
+        injection_neurons: share of the neurons of these layers that take the code (the paper: all, or some of them).
         match_parameters: a code that enters layers has S dimensions, without loss (S codes span no more), and every
             other Transformer arm is widened to the parameters of the whole neuron arm. Otherwise the code is as large
             as an embedding, as in the paper, and the arms differ.
@@ -574,9 +606,14 @@ class ControlCodeModule(SourceModel):
         optimizers: Mapping[str, Mapping[str, NonNegative]],
         seed: Whole,
         injection_attention: bool = False,
+        injection_neurons: Annotated[float, Interval(gt=0, le=1)] = 1.0,
         fast: bool = True,
     ) -> None:
         super().__init__()
+        refuse({
+            f"neurons={injection_neurons} is for model.injection=neuron without attention":
+                injection_neurons < 1 and (injection != "neuron" or injection_attention),
+        }, "model.injection_")  # fmt: skip
         known = [option for option in OPTIMIZERS if option in optimizers]
         check_value("model.optimizer", optimizer, Annotated[str, Choice(known)])
         self.vocabulary, self.corpus, self.injection = vocabulary, corpus, injection
@@ -618,6 +655,8 @@ class ControlCodeModule(SourceModel):
             self.code_scale *= larger
             self.output.scale_code_weight(smaller)
             self.backbone.scale_code_weights(smaller)
+        if injection_neurons < 1:
+            self.backbone.keep_neurons(injection_neurons)
         self.position: Callable[[Tensor], Tensor] | None = None
         self.by_row = position == "batch_row"
         if position != "none":

@@ -44,6 +44,35 @@ def test_a_coded_layer_is_the_matrix_on_the_concatenation():
     assert torch.equal(linear.weight[:, 100:], 3.0 * before[:, 100:])
 
 
+@pytest.mark.parametrize("arm", ["transformer", "gru"])
+def test_a_share_of_the_neurons_takes_the_code_and_the_others_never_do(arm, make_module, make_batch):
+    module = make_module(arm, injection="neuron", injection_neurons=0.25)
+    whole = make_module(arm, injection="neuron")
+    layers = [layer for layer in module.backbone.modules() if isinstance(layer, (CodeLinear, nn.GRU))]
+    assert len(layers) in (3, 6)
+
+    def code_weights(layer: nn.Module) -> torch.Tensor:
+        """Return [neurons, gates * C]."""
+        if isinstance(layer, nn.GRU):
+            return layer.weight_ih_l0[:, layer.hidden_size :].unflatten(0, (3, -1)).transpose(0, 1).flatten(1)
+        return layer.weight[:, layer.in_features - layer.code_dim :]
+
+    optimizer = torch.optim.AdamW(module.parameters(), lr=0.1)
+    before = [code_weights(layer).detach().clone() for layer in layers]
+    for _ in range(2):
+        optimizer.zero_grad()
+        module(make_batch()).scores_BTV.square().mean().backward()
+        optimizer.step()
+    for layer, old in zip(layers, before, strict=True):
+        weights = code_weights(layer)
+        kept = round(0.25 * len(weights))
+        assert (weights[kept:] == 0).all() and (weights[:kept] != 0).any()
+        assert not torch.equal(weights[:kept], old[:kept])
+    assert module.state_dict().keys() == whole.state_dict().keys(), "a checkpoint of either loads"
+    with pytest.raises(UserError, match=r"injection_neurons=0\.5"):
+        make_module(arm, injection="prompt", injection_neurons=0.5)
+
+
 def transformer(**options) -> CodeTransformerBackbone:
     torch.manual_seed(0)
     sizes = {"dim": 8, "layers": 3, "heads": 2, "feedforward_dim": 12, "dropout": 0.2, "identical_layers": False}
