@@ -211,7 +211,7 @@ def keep_neurons(weight_OX: nn.Parameter, dim: int, share: float, gates: int = 1
     kept_OX = torch.ones_like(weight_OX)
     kept_OX[:, dim:] = (torch.arange(neurons) < round(share * neurons)).repeat(gates).unsqueeze(1).to(weight_OX)
     with torch.no_grad():
-        weight_OX *= kept_OX
+        weight_OX.mul_(kept_OX)
     weight_OX.register_hook(lambda gradient: gradient * kept_OX.to(gradient))
 
 
@@ -295,7 +295,7 @@ class CodeTransformerBackbone(nn.Module):
         """Let the first ``share`` of the neurons of both feed-forward parts take the code."""
         for linear in (part for layer in self.layers for part in (layer.linear1, layer.linear2)):
             if isinstance(linear, CodeLinear):
-                keep_neurons(linear.weight, linear.in_features - linear.code_dim, share)
+                keep_neurons(cast(nn.Parameter, linear.weight), linear.in_features - linear.code_dim, share)
 
     def scale_code_weights(self, factor: float) -> None:
         """Multiply the weights of the code in all layers that take it."""

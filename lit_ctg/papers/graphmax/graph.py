@@ -250,6 +250,7 @@ class Counting:
 
     Attributes:
         order: n of ``A~ + A~^2 + ... + A~^n`` (sec. 5.3).
+        alone: use ``A~^n`` alone, which the section names first.
         transposed: use ``count(j, i)`` instead of ``count(i, j)`` (predecessors), before normalising.
         normalization: ``row`` is ``D^-1 A`` (eps of the paper's ``D_ii = sum_j A_ij + eps`` tends to 0: rows without
             successors stay zero); ``spectral`` divides the counts by their largest eigenvalue ``mu_max``.
@@ -259,6 +260,7 @@ class Counting:
     """
 
     order: Count = 1
+    alone: bool = False
     transposed: bool = False
     normalization: Annotated[str, Choice(NORMALIZATIONS)] = "row"
     minimum_count: Count = 1
@@ -330,9 +332,10 @@ class CooccurrenceGraph:
     @classmethod
     def _from_counts(cls, counts: sp.csr_array, how: Counting, **information: object) -> CooccurrenceGraph:
         counts = counts.T.tocsr() if how.transposed else counts
-        weights, dropped = _sum_of_powers(_normalized(counts, how.normalization), how.order, how.row_edges)
+        weights, dropped = _sum_of_powers(_normalized(counts, how.normalization), how.order, how.row_edges, how.alone)
         information |= {"order": how.order, "transposed": how.transposed, "normalization": how.normalization}
         information |= {"row_edges": how.row_edges if how.order > 1 else None, "dropped_mass": dropped}
+        information |= {"alone": True} if how.alone else {}
         graph = cls.from_matrix(weights, **information)
         keeps_counts = how.order == 1 and how.normalization == "row"
         return replace(graph, total_V=np.asarray(counts.sum(axis=1))) if keeps_counts else graph
@@ -557,13 +560,18 @@ def _leading_eigenvalue(matrix: sp.csr_array, steps: int) -> float:
     return value - shift
 
 
-def _sum_of_powers(weights: sp.csr_array, order: int, row_edges: int) -> tuple[sp.csr_array, float]:
-    """Return ``A + ... + A^order``, each power pruned to its largest weights per row, and the share of weight lost."""
+def _sum_of_powers(
+    weights: sp.csr_array, order: int, row_edges: int, alone: bool = False
+) -> tuple[sp.csr_array, float]:
+    """Return ``A + ... + A^order``, each power pruned to its largest weights per row, and the share of weight lost.
+
+    ``alone``: only the last power.
+    """
     total, power, dropped = weights, weights, 0.0
     for _ in range(order - 1):
         power, lost = _multiply_pruned(power, weights, row_edges)
         dropped += lost
-        total = total + power
+        total = power if alone else total + power
     return total.tocsr(), dropped / (float(total.sum()) + dropped)
 
 

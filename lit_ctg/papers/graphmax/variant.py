@@ -41,12 +41,33 @@ def sparsemax(logits_BV: Tensor) -> Tensor:
     return entmax.sparsemax(shifted_BV.clamp(min=-2), dim=-1)
 
 
+def flattened(logits_BV: Tensor, entropy_B1: Tensor) -> Tensor:
+    """Return log softmax(z / T) with, row by row, the T at which its entropy (nats) is the given one.
+
+    The control that separates how flat a distribution is from what the graph does to it. The entropy grows with T, so
+    bisection finds it, within the range in which a float can tell (T from 1e-4 to 1e4).
+    """
+    low_B1, high_B1 = torch.full_like(entropy_B1, -4.0), torch.full_like(entropy_B1, 4.0)
+    z_BV = logits_BV - logits_BV.amax(dim=-1, keepdim=True)
+    for _ in range(BISECTIONS):
+        middle_B1 = (low_B1 + high_B1) / 2
+        flatter_B1 = entropy((z_BV / 10**middle_B1).softmax(dim=-1)) > entropy_B1
+        low_B1, high_B1 = torch.where(flatter_B1, low_B1, middle_B1), torch.where(flatter_B1, middle_B1, high_B1)
+    return (z_BV / 10 ** ((low_B1 + high_B1) / 2)).log_softmax(dim=-1)
+
+
+def entropy(probs_BV: Tensor) -> Tensor:
+    """Return the entropy of each row in nats, ``[B, 1]``."""
+    return torch.special.entr(probs_BV).sum(dim=-1, keepdim=True)
+
+
 # Graph penalties that use the previous word: x is pulled towards its successors a, a row of A~ (not in the paper).
 #
 # All keep the first two terms of Eq. 3. A word without successors (``a = 0``) does not pull, so its row is softmax.
 
 
 ITERATIONS = 60
+BISECTIONS = 40  # of a range of 8 decades
 TOL = {torch.float32: 1e-6, torch.float64: 1e-12}
 
 
@@ -125,6 +146,9 @@ NAMES = {
     "transposed": "Eq. 3 on predecessors: counts transposed, then row-normalised",
     "spectral": "Eq. 3 on raw counts over mu_max",
     "second_order": "Eq. 3 on A~ + A~^2 (sec. 5.3, {2,3,4,5}-grams)",
+    "power_2": "Eq. 3 on A~^2 alone (sec. 5.3)",
+    "power_3": "Eq. 3 on A~^3 alone",
+    "flattened": "softmax at the temperature that gives it the entropy of graphmax (ours: a control without a graph)",
     "successor": "lambda ||x - a||^2 with a the successors of the last token",
     "successor_divergence": "lambda KL(a || x)",
     "interpolation": "(softmax + lambda a) / (1 + lambda)",
@@ -165,11 +189,11 @@ def variants(
     Args:
         graph: row-normalised, order 1, with its counts; other graphs are derived from it when first used.
         published: Algorithm 1; without it there is no ``algorithm_one``.
-        row_edges: edges per row that ``second_order`` keeps of A~^2.
+        row_edges: edges per row that are kept of powers of A~.
 
     Raises:
         UserError: from a variant, for anything that :func:`~lit_ctg.papers.graphmax.equation.graphmax` refuses, and for
-        a graph without counts (``transposed``, ``spectral``, ``second_order``).
+        a graph without counts (``transposed``, ``spectral`` and powers).
     """
 
     @cache
@@ -178,6 +202,7 @@ def variants(
             "transposed": {"transposed": True},
             "spectral": {"normalization": "spectral"},
             "second_order": {"order": 2, "row_edges": row_edges},
+            **{f"power_{order}": {"order": order, "alone": True, "row_edges": row_edges} for order in (2, 3)},
         }
         return graph.reweighted(**settings[name]) if name in settings else graph
 
@@ -209,13 +234,22 @@ def variants(
 
         return solve
 
+    def flat(logits_BV: Tensor, last_ids_B: Tensor, strength: PerRow) -> Tensor:
+        solved_BV = on_graph("graphmax")(logits_BV, last_ids_B, strength)
+        with torch.no_grad():
+            logits_BV = sound_inputs(logits_BV, graph, 0.0)[0]
+            softmax_BV = logits_BV.log_softmax(dim=-1)
+            same_B1 = per_row(strength, logits_BV) == 0
+            return torch.where(same_B1, softmax_BV, flattened(logits_BV, entropy(solved_BV.exp())))
+
     found = {
         "softmax": plain(lambda logits_BV: logits_BV.log_softmax(dim=-1)),
         "sparsemax": plain(lambda logits_BV: sparsemax(logits_BV).log()),
         "graphmax": on_graph("graphmax"),
         "transposed": on_graph("transposed"),
         "spectral": on_graph("spectral"),
-        "second_order": on_graph("second_order"),
+        **{name: on_graph(name) for name in ("second_order", "power_2", "power_3")},
+        "flattened": flat,
         "successor": on_successors(squared_pull, graph.successors),
         "successor_divergence": on_successors(divergence_pull, graph.successor_entries),
         "interpolation": on_successors(interpolation, graph.successors),

@@ -25,9 +25,9 @@ def recompute(record: RunRecord) -> Iterator[Recomputed]:
         if (found := _CONFUSION.fullmatch(name)) and found[2] == found[3] and entry["n"]:
             # the trials of the table are those of the rate
             yield exactly(f"{found[1]}/{found[2]}/adjective", entry["value"] / entry["n"], name)
-        elif found := _RISE.fullmatch(name):
-            doses = [key for key in record.metrics if key.startswith(found[1]) and key[len(found[1]) :][0].isdigit()]
-            first, *_, last = sorted(doses, key=lambda key: float(key.removeprefix(found[1])))
+        elif rise := _RISE.fullmatch(name):
+            doses = [key for key in record.metrics if key.startswith(rise[1]) and key[len(rise[1]) :][0].isdigit()]
+            first, *_, last = sorted(doses, key=lambda key: float(key.removeprefix(rise[1])))
             yield from difference(record, name, last, first)
         elif found := _GAIN.fullmatch(name):
             yield from difference(record, name, name.removesuffix("_gain"), f"{found[1]}/off/{found[2]}")

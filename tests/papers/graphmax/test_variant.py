@@ -91,6 +91,8 @@ def test_the_other_graphs(graph, logits) -> None:
         "transposed": row(counts.T),
         "spectral": counts / abs(np.linalg.eigvals(counts)).max(),
         "second_order": row(counts) + row(counts) @ row(counts),
+        "power_2": row(counts) @ row(counts),
+        "power_3": row(counts) @ row(counts) @ row(counts),
     }
     for name, matrix in weights.items():
         expected = graphmax(logits, CooccurrenceGraph.from_matrix(matrix), 1.0, tol=1e-10).probs_BV
@@ -102,10 +104,23 @@ def test_the_other_graphs(graph, logits) -> None:
     assert not torch.equal(found["second_order"](logits, LAST, 1.0), cut)
 
 
+@pytest.mark.parametrize("strength", [0.0, 0.1, 10.0])
+def test_the_flat_softmax_has_graphmaxs_entropy_and_softmaxs_order(graph, logits, strength) -> None:
+    found = variants(graph)
+    flat_BV, graphmax_BV = (found[name](logits, LAST, strength) for name in ("flattened", "graphmax"))
+    entropies = [-(log_BV.exp() * log_BV).sum(-1).numpy() for log_BV in (flat_BV, graphmax_BV)]
+    np.testing.assert_allclose(*entropies, atol=1e-5)
+    assert torch.equal(flat_BV.argsort(-1), logits.argsort(-1))
+    slope = (flat_BV - flat_BV[:, :1]) / (logits - logits[:, :1])
+    assert (slope[:, 1:] - slope[:, 1:2]).abs().max() < 1e-6, "logits over one temperature a row"
+    if strength == 0:
+        assert torch.equal(flat_BV, logits.log_softmax(-1))
+
+
 def test_reweighting_gives_what_the_corpus_gives() -> None:
     texts = [[0, 1, 2, 0, 1], [2, 2, 1]]
     graph = CooccurrenceGraph.from_token_ids(texts, 3)
-    for settings in ({"transposed": True}, {"normalization": "spectral"}, {"order": 2}):
+    for settings in ({"transposed": True}, {"normalization": "spectral"}, {"order": 2}, {"order": 3, "alone": True}):
         direct, derived = CooccurrenceGraph.from_token_ids(texts, 3, **settings), graph.reweighted(**settings)
         np.testing.assert_allclose(derived.matrix.toarray(), direct.matrix.toarray(), atol=1e-6)
         assert derived.information == direct.information
