@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,9 +14,18 @@ from lit_ctg.config import compose, plain
 from lit_ctg.results.figure import HEADLINE, pictures
 from lit_ctg.results.gather import all_results
 from lit_ctg.results.publish import table_command
-from lit_ctg.results.record import RECORDS, family, laid_out, load_records, unpacked, without_modules
+from lit_ctg.results.record import RECORDS, REGIMES, family, laid_out, load_records, unpacked, without_modules
 from lit_ctg.results.spec import load_manifest
 from lit_ctg.results.table import _differences, _without_seeds, without_unread
+from lit_ctg.results.verdict import (
+    CANNOT_DECIDE,
+    CONTRADICTED,
+    NOT_COMPARABLE,
+    NOT_RUN,
+    SUPPORTED,
+    TOO_SMALL,
+    UNDECIDED,
+)
 from lit_ctg.run.reproduce import load_groups
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -117,6 +127,17 @@ def test_the_figure_is_that_of_the_records(folder: Path) -> None:
     results = all_results(folder.name, ROOT / "experiments", [folder / RECORDS], "auto")
     written = {path.name: path.read_bytes() for path in (folder / "figures").iterdir()}
     assert written == {f"{HEADLINE}.svg": pictures(results)[HEADLINE].render()}, "make tables brings it up to date"
+    # the table of docs/verdicts.md
+    counts = sum((one.verdicts(regime, claims=True) for one in results for regime in REGIMES), Counter())
+    groups = ((SUPPORTED, CONTRADICTED), (UNDECIDED,), (CANNOT_DECIDE,), (NOT_RUN,), (TOO_SMALL, *NOT_COMPARABLE))
+    name = folder.name.replace("_", " ")
+    page = (ROOT / "docs" / "verdicts.md").read_text(encoding="utf-8")
+    row = re.search(rf"^\| {name}\w* \|([ \d|]+)\|", page, re.MULTILINE | re.IGNORECASE)
+    assert row is not None
+    assert [int(number) for number in row[1].split("|")] == [sum(counts[label] for label in group) for group in groups]
+    assert sum(counts.values()) == sum(counts[label] for group in groups for label in group), (
+        "all verdicts have a column"
+    )
 
 
 # decimals of two places and more; fewer would be found anywhere
