@@ -13,14 +13,14 @@ from lit_ctg import zoo
 from lit_ctg.cli import main as lit_ctg
 from lit_ctg.control import Control, bundle
 from lit_ctg.network.pretrained import MODELS
-from lit_ctg.zoo.build import RECIPES, balance, on_topic
+from lit_ctg.zoo.build import RECIPES, balance
 from tests.controls import controls
 
 NAMES = list(zoo.bundles())
 
 
 def test_every_recipe_has_its_bundle_and_all_take_little_space() -> None:
-    assert NAMES and set(NAMES) <= set(RECIPES)
+    assert sorted(NAMES) == sorted(RECIPES)
     files = [path for folder in zoo.bundles().values() for path in folder.rglob("*")]
     assert sum(path.stat().st_size for path in files) <= 2_000_000
 
@@ -66,9 +66,8 @@ def test_a_small_bundle_comes_back_as_wide_as_it_was(kind: str, tmp_path: Path) 
         torch.testing.assert_close(small[name], value, rtol=2**-10, atol=1e-6)
 
 
-def test_measures_of_texts() -> None:
-    assert balance("a great and terrible day", 0) == 0 and balance("great food", 0) == 50 == -balance("bad food", 0)
-    assert on_topic("the acid and the king", 0) == 50 and on_topic("", 0) == 0
+def test_balance_of_praise_and_blame() -> None:
+    assert balance("a great and terrible day") == 0 and balance("great food") == 50 == -balance("bad food")
 
 
 @pytest.mark.long

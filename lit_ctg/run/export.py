@@ -31,13 +31,14 @@ class Exported:
 
     Attributes:
         controls: all of them; the paper's choice first.
-        module: the trained model.
+        module, datamodule: the trained model and its corpus.
         record: of the run.
         steps: of its training.
     """
 
     controls: list[Control]
     module: Any
+    datamodule: Any
     record: dict[str, Any]
     steps: int
 
@@ -63,7 +64,7 @@ def control_of(overrides: list[str]) -> Exported:
     decoding = None if cfg.decoding is None else instantiate(cfg.decoding, "decoding")
     found = importlib.import_module(name).of_run(module, datamodule, decoding)
     controls = with_adapters([found] if isinstance(found, Control) else list(found), module)
-    return Exported(controls, module, json.loads(record.read_text(encoding="utf-8")), checkpoint.steps)
+    return Exported(controls, module, datamodule, json.loads(record.read_text(encoding="utf-8")), checkpoint.steps)
 
 
 def export(overrides: list[str], out: str, kind: str | None = None) -> Control:

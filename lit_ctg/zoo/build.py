@@ -22,24 +22,23 @@ from lit_ctg.data.huggingface_tokenizer import load as load_tokenizer
 from lit_ctg.errors import UserError, check_known
 from lit_ctg.network.huggingface import load_model
 from lit_ctg.network.pretrained import MODELS, Loading, origin
+from lit_ctg.papers.idea_gate.control import IdeaGate
 from lit_ctg.papers.idea_gate.corpus import load_domain
-from lit_ctg.papers.idea_gate.metrics import content_words, grouped_bootstrap, words
+from lit_ctg.papers.idea_gate.metrics import grouped_bootstrap, words
 from lit_ctg.papers.semantic_fusion.control import LexiconSteering
 from lit_ctg.papers.semantic_fusion.lexicon import Lexicon
 from lit_ctg.results.record import environment
 from lit_ctg.run import memory as memories
-from lit_ctg.run.export import control_of
+from lit_ctg.run.export import Exported, control_of
 from lit_ctg.run.quiet import quiet
 from lit_ctg.run.train import train
+from lit_ctg.statistics import t_interval
 from lit_ctg.terminal import Console
 from lit_ctg.zoo import score
 
 # texts of each prompt under each setting, and texts at a time
 COPIES, TOGETHER = 6, 30
 DRAWN: dict[str, Any] = {"max_new_tokens": 30, "do_sample": True, "temperature": 0.8, "top_p": 0.9}
-FUNCTION_WORDS = frozenset(
-    ("the", "a", "an", "and", "or", "of", "to", "in", "on", "at", "is", "was", "for", "with", "by")
-)
 # tokens of held-out text on which a memory is fitted, and as many on which it is measured; tokens read at a time
 FITTED_ON, CONTEXT = 4000, 128
 Score = dict[str, Any]
@@ -95,7 +94,7 @@ class Recipe:
         on, off: the two settings that are compared.
         what: the measure, in words.
         prompts: of the texts; the first is the sample's.
-        measure: (text, number of its prompt) -> the measure of one text; None where ``make`` measures.
+        measure: text -> the measure of one text; None: ``on_topic``, or ``make`` measures.
     """
 
     about: str
@@ -106,7 +105,7 @@ class Recipe:
     off: Mapping[str, float]
     what: str
     prompts: Sequence[str]
-    measure: Callable[[str, int], float] | None = None
+    measure: Callable[[str], float] | None = None
 
 
 # how they are made ---------------------------------------------------------------------------------------------------
@@ -126,9 +125,17 @@ def _trained(*overrides: str) -> Callable[[Task], Made]:
             raise UserError(f"control build {task.name}: another process trains it in {outcome.folder}; wait for it")
         exported = control_of([str(outcome.folder)])
         record = {**exported.record, "history": {}, "samples": []}
-        return Made(exported.controls[0], record, exported.steps)
+        control = exported.controls[0]
+        return Made(_lifted(control, exported) if isinstance(control, IdeaGate) else control, record, exported.steps)
 
     return make
+
+
+def _lifted(gate: IdeaGate, exported: Exported) -> IdeaGate:
+    """Return our lift of a trained gate: the paper's raises stopwords, and so lowers the words of a topic."""
+    odds_V = exported.module._odds(exported.datamodule.prepare().ids("train"))
+    base_V, neutral_V = (odds_V / (1 + odds_V)).log().float(), exported.module.stopword_mask_V
+    return IdeaGate(gate.head, form=gate.form, alpha=1.0, beta=-3.0, base_V=base_V, neutral_V=neutral_V)
 
 
 def _words(task: Task) -> Made:
@@ -163,7 +170,7 @@ _TOPICS = [(load_domain(name), prompt) for name in _DOMAINS for prompt in load_d
 _SAVED = "nats a token saved on held-out text:"
 
 
-def balance(text: str, _prompt: int) -> float:
+def balance(text: str) -> float:
     """Return the words of praise minus those of blame in 100 words."""
     lexicon, found = Lexicon(path="reviews"), words(text)
     sign = {"praise": 1, "blame": -1}
@@ -171,10 +178,28 @@ def balance(text: str, _prompt: int) -> float:
     return 100 * sum(known.get(word, 0) for word in found) / max(1, len(found))
 
 
-def on_topic(text: str, prompt: int) -> float:
-    """Return the share of words of the prompt's topic among the content words."""
-    content = content_words(words(text), FUNCTION_WORDS)
-    return 100 * sum(word in _TOPICS[prompt][0].terms["long"] for word in content) / max(1, len(content))
+def on_topic(recipe: Recipe, steered: Steered) -> Score:
+    """Return how much more probable the words of its topic are after each prompt, in percent."""
+    (control,) = steered.controls
+    first = [
+        [ids[0] for term in sorted(domain.terms["long"]) if len(ids := steered.tokenizer(f" {term}").input_ids) == 1]
+        for domain, _ in _TOPICS
+    ]
+    found = []
+    for values in (recipe.on, recipe.off):
+        settings = {f"{control.name}.{key}": value for key, value in values.items()}
+        options: dict[str, Any] = {
+            "max_new_tokens": 1,
+            "do_sample": False,
+            "output_scores": True,
+            "return_dict_in_generate": True,
+        }
+        p_NV = steered.generate(list(recipe.prompts), settings, **options).scores[0].double().softmax(-1)
+        found.append([100 * float(p_V[ids].sum()) for p_V, ids in zip(p_NV, first, strict=True)])
+    gains = np.subtract(found[0], found[1]).tolist()
+    interval = t_interval(gains)
+    return {"what": recipe.what, "value": float(np.mean(gains)), "ci95": interval and list(interval), "n": len(gains),
+            "unit": "prompts"}  # fmt: skip
 
 
 def measure(recipe: Recipe, steered: Steered, seed: int = 0, copies: int = COPIES) -> Score:
@@ -182,7 +207,8 @@ def measure(recipe: Recipe, steered: Steered, seed: int = 0, copies: int = COPIE
 
     The texts of a pair have the same draws; the interval is over prompts and texts.
     """
-    assert recipe.measure is not None
+    if recipe.measure is None:
+        return on_topic(recipe, steered)
     group = [number for number in range(len(recipe.prompts)) for _ in range(copies)]
     found = []
     for values in (recipe.on, recipe.off):
@@ -191,7 +217,7 @@ def measure(recipe: Recipe, steered: Steered, seed: int = 0, copies: int = COPIE
             for start in range(0, len(group), TOGETHER)
             for text in _texts(steered, recipe, values, group[start : start + TOGETHER], seed, start)
         ]
-        found.append([recipe.measure(text, number) for text, number in zip(texts, group, strict=True)])
+        found.append([recipe.measure(text) for text in texts])
     gains = np.subtract(found[0], found[1])
     interval = grouped_bootstrap(gains.tolist(), group)
     return {
@@ -243,7 +269,7 @@ RECIPES = {
         measure=balance,
     ),
     "on_topic": Recipe(
-        about="idea gate that keeps a text to its topic",
+        about="idea gate (our lift) that makes the words of a text's topic more likely",
         texts="text files, one article after the other",
         minutes=12,
         make=_trained(
@@ -252,11 +278,10 @@ RECIPES = {
             "trainer.limit_val_batches=4", "callback=[default]", "metric=[gated_perplexity,idea_head]",
             "+model.rank=64", "+model.from_token_head=0.5", "model.idea_bias=token_rate",
         ),
-        on={"alpha": 0.3},
+        on={"alpha": 1},
         off={"alpha": 0},
-        what="words of the prompt's topic in 100 content words, with minus without:",
+        what="probability of the topic's words as the next word in percent, with minus without:",
         prompts=[prompt for _, prompt in _TOPICS],
-        measure=on_topic,
     ),
     "alice": Recipe(
         about="memory of the n-grams of Alice's Adventures in Wonderland (Lewis Carroll; public domain in the USA)",

@@ -105,7 +105,7 @@ def test_a_control_of_the_package_does_what_it_says(name: str, model: Any, token
         ]
         assert saved(control, model, ids, context=64).against_model[control.mixture][0] > 0.1
     else:
-        assert measure(recipe, steered, copies=2)["value"] > 1
+        assert measure(recipe, steered, copies=2)["value"] > 0
 
 
 def test_a_chat(model: Any, tokenizer: Any, bias: Control) -> None:
