@@ -211,6 +211,7 @@ class AWDModule(NSLMModule):
     @torch.no_grad()
     def on_train_end(self) -> None:
         """Keep the averaged weights."""
+        super().on_train_end()
         for parameter, average in self.averages.items():
             parameter.copy_(average)
 

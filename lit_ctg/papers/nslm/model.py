@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal, cast
 
 import numpy as np
 import torch
+from lightning.pytorch.strategies import ParallelStrategy
 from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -427,6 +428,9 @@ class NSLMModule(LitLanguageModel):
                     f"metric=[{','.join(callback.metrics)}]: an NSLM is measured by callback.nslm_evaluation; leave "
                     "metric= out"
                 )
+        if isinstance(self.trainer.strategy, ParallelStrategy):  # it cannot gather sparse gradients
+            self.embedding.sparse = False
+            vars(self.heads)["sparse"] = False
         if self.micro_models is None:
             self.bind_data(datamodule_of(self.trainer))
 
@@ -768,7 +772,8 @@ class NSLMModule(LitLanguageModel):
         return self._recorded_characters.cost(hidden_XD, class_X, index_X)
 
     def on_train_end(self) -> None:
-        """Drop the recorded graphs: they hold memory of the device."""
+        """Drop the recorded graphs, which hold memory of the device, and the last step's, which no copy can hold."""
+        self.streams["train"] = Stream.of_plain(self.streams["train"].plain())
         self._recorded = None
         self._recorded_characters = RecordedCharacters(self.characters)
 
