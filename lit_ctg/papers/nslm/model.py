@@ -428,7 +428,7 @@ class NSLMModule(LitLanguageModel):
                     f"metric=[{','.join(callback.metrics)}]: an NSLM is measured by callback.nslm_evaluation; leave "
                     "metric= out"
                 )
-        if isinstance(self.trainer.strategy, ParallelStrategy):  # it cannot gather sparse gradients
+        if isinstance(getattr(self.trainer, "strategy", None), ParallelStrategy):  # it cannot gather sparse gradients
             self.embedding.sparse = False
             vars(self.heads)["sparse"] = False
         if self.micro_models is None:
