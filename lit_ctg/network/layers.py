@@ -30,7 +30,7 @@ def attention_layers(model: Any) -> list[str]:
     """Return the paths of the linear layers of the attention in all blocks."""
     return [
         f"{path}.{name}"
-        for path, block in _blocks(model)
+        for path, block in blocks(model)
         for name, part in block.named_modules()
         if linear_sizes(part) and any("attention" in kind for kind in _holders(block, name))
     ]
@@ -44,7 +44,7 @@ def feed_forward_layers(model: Any) -> list[str]:
     """
     width = model.get_output_embeddings().weight.shape[1]
     found = []
-    for path, block in _blocks(model):
+    for path, block in blocks(model):
         linear = {name: linear_sizes(part) for name, part in block.named_modules() if linear_sizes(part)}
         mixtures = [name for name, part in block.named_modules() if mixture_size(part)]
         layers = [
@@ -58,7 +58,7 @@ def feed_forward_layers(model: Any) -> list[str]:
     return found
 
 
-def _blocks(model: Any) -> Iterator[tuple[str, nn.Module]]:
+def blocks(model: Any) -> Iterator[tuple[str, nn.Module]]:
     """Yield path and module of each block: the members of the longest lists that are in no other list."""
     lists = {path: part for path, part in model.named_modules() if isinstance(part, nn.ModuleList)}
     outer = {path: part for path, part in lists.items() if not any(path.startswith(f"{other}.") for other in lists)}

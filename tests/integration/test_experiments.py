@@ -23,6 +23,7 @@ PRETRAINED = (
     "idea_gate/pretrained",
     "idea_gate/pretrained_baseline",
     "semantic_fusion/pretrained",
+    "semantic_fusion/pretrained_channel",
 )
 
 

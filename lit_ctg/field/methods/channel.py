@@ -70,6 +70,7 @@ class FeatureChannel(ControlMethod):
             backbone=backbone,
             bank=FeatureBank(lexicon=lexicon, features={**asked, **mood}, centres=CENTRES, temperature=TEMPERATURE),
             seed=bench.seed,
+            deep=False,  # the committed records are of the adapter at the embedding
         )
         trained = {name: value for name, value in module.named_parameters() if value.requires_grad}
         stream = bench.stream()

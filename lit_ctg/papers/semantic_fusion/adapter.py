@@ -1,16 +1,17 @@
 """Semantic fusion on a user's text: a bank of features, fused at the embedding of any causal backbone.
 
 The method is that of ``model.py`` (Eq. 2-8) with the bank of ``bank.py`` instead of the clauses' 22 features. On a
-frozen pretrained model only fusion and auxiliary head are trained: an adapter at the embedding.
+frozen pretrained model only fusion and auxiliary head are trained; the fusion is after the blocks of its upper half.
 
 Shape letters: B rows, T positions, N counted positions, F features, D hidden size, V vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +26,7 @@ from lit_ctg.decoding.rule import RuleList, ScoreRule
 from lit_ctg.errors import UserError
 from lit_ctg.limits import Count, Fields, Fraction, Positive, Whole, checked, grouped
 from lit_ctg.network.backbone import Backbone, PretrainedBackbone, vocabulary_size
+from lit_ctg.network.layers import blocks
 from lit_ctg.papers.semantic_fusion.bank import FeatureBank
 from lit_ctg.papers.semantic_fusion.grammar import CompiledGrammar, compile_for_text, load_grammar
 from lit_ctg.papers.semantic_fusion.lexicon import Lexicon
@@ -39,7 +41,51 @@ from lit_ctg.papers.semantic_fusion.model import (
     drop_and_replace,
 )
 
+if TYPE_CHECKING:
+    from torch.utils.hooks import RemovableHandle
+
 EMBEDDING_STD = 0.02  # GPT-2's
+
+
+class BlockFusion(nn.Module):
+    """Adds u_l = W_l s + b_l to what blocks of a pretrained model return: Eq. 3 without its gate.
+
+    A frozen model hardly follows an offset of its embedding. u_l starts at zero, so the model is unchanged at first.
+    The lower blocks need no gradient, so a training step costs half.
+
+    Args:
+        paths: of the blocks in the model.
+        dim: D.
+        features: F.
+    """
+
+    def __init__(self, paths: Sequence[str], dim: int, features: int) -> None:
+        super().__init__()
+        self.paths = tuple(paths)
+        self.project = nn.ModuleList(nn.Linear(features, dim) for _ in self.paths)
+        for value in self.parameters():
+            nn.init.zeros_(value)
+
+    def attach(self, layers: Sequence[nn.Module], running: Callable[[], tuple[Tensor, Any]]) -> list[RemovableHandle]:
+        """Register the forward hooks.
+
+        Args:
+            layers: the blocks, one a path.
+            running: returns the features [B, T, F] of the running pass and the share of u_l that counts, [B, T, 1]; 0
+                leaves a position as it is.
+        """
+
+        def adding(project: nn.Module) -> Callable[..., Any]:
+            def add(_module: nn.Module, _inputs: Any, output: Any) -> Any:
+                states_BTD = output[0] if isinstance(output, tuple) else output
+                features_BTF, share = running()
+                fused_BTD = states_BTD + (share * project(features_BTF)).to(states_BTD)
+                return (fused_BTD, *output[1:]) if isinstance(output, tuple) else fused_BTD
+
+            return add
+
+        pairs = zip(layers, self.project, strict=True)
+        return [layer.register_forward_hook(adding(project)) for layer, project in pairs]
 
 
 class TextFusionModule(FusionModule):
@@ -47,6 +93,7 @@ class TextFusionModule(FusionModule):
 
     A backbone with ``embed`` and ``head_weight`` (a Hugging Face model) has its own embedding and head; the fusion then
     starts as the identity: an untrained adapter does not change a pretrained model. Otherwise both are one matrix here.
+    The fusion is then after the blocks of its upper half (``BlockFusion``), not at the embedding.
 
     Training never shows a held-out word of the lexicon: in a row, what comes from the first one on is not counted.
 
@@ -60,6 +107,9 @@ class TextFusionModule(FusionModule):
         uniformizer_classes: classes of the lexicon whose words (those of one token) Eq. 8 makes uniform.
         uniformizer_words: ``"all"`` words of a class or the ``"trained"`` ones.
         seed: of the weights and of the channel's draws.
+        deep: False fuses a pretrained model at its embedding, as the paper does (Eq. 2, 3).
+        word_weight: of the targets with which a word of the lexicon begins, in the token loss (Eq. 6); others have 1.
+            A few targets in a hundred are such, and on a frozen model what all targets share is learned first.
         settings: fields of ``LossSettings`` and ``AdamW``.
 
     Raises:
@@ -80,13 +130,15 @@ class TextFusionModule(FusionModule):
         uniformizer_classes: Sequence[str],
         uniformizer_words: Literal["all", "trained"],
         seed: Whole,
+        deep: bool = True,
+        word_weight: Positive = 1.0,
         **settings: Annotated[Any, Fields(LossSettings), Fields(AdamW)],
     ) -> None:
         super().__init__()
         vocabulary_size(vocabulary, backbone)
         self.vocabulary, self.backbone, self.bank, self.fusion = vocabulary, backbone, bank, fusion
         bank.bind(vocabulary)
-        self.feature_dropout = feature_dropout
+        self.feature_dropout, self.word_weight = feature_dropout, word_weight
         self.weights, self.adamw = grouped(settings, LossSettings, AdamW)
         self.seed, self.channel_generator = seed, torch.Generator()
         own = not hasattr(backbone, "embed")
@@ -95,13 +147,19 @@ class TextFusionModule(FusionModule):
             self.embedding = nn.Embedding(len(vocabulary), backbone.dim) if own else None
             if self.embedding is not None:
                 nn.init.normal_(self.embedding.weight, std=EMBEDDING_STD)
+            self.fuse: GatedFusion | None = None
+            self.blocks: BlockFusion | None = None
             if fusion:
                 torch.manual_seed(seed + 1)
-                self.fuse = GatedFusion(backbone.dim, len(bank.names), gate)
+                if own or not deep:
+                    self.fuse = GatedFusion(backbone.dim, len(bank.names), gate)
+                    if not own:
+                        nn.init.zeros_(self.fuse.project.weight)
+                        nn.init.zeros_(self.fuse.project.bias)
+                else:
+                    paths = [path for path, _ in blocks(cast(Any, backbone).model)]
+                    self.blocks = BlockFusion(paths[len(paths) // 2 :], backbone.dim, len(bank.names))
                 self.auxiliary = auxiliary_head(backbone.dim, len(bank.names))
-                if not own:
-                    nn.init.zeros_(self.fuse.project.weight)
-                    nn.init.zeros_(self.fuse.project.bias)
         self.classes = [
             self._class_ids(name, bank.lexicon, trained=uniformizer_words == "trained") for name in uniformizer_classes
         ]
@@ -128,9 +186,29 @@ class TextFusionModule(FusionModule):
         return cast(PretrainedBackbone, self.backbone).head_weight if self.embedding is None else self.embedding.weight
 
     def _embed(self, ids: Tensor, features: Tensor | None) -> Tensor:
-        """Embedding and fusion (Eq. 2, 3)."""
+        """Embedding, and fusion if it is there (Eq. 2, 3)."""
         embedded = cast(PretrainedBackbone, self.backbone).embed(ids) if self.embedding is None else self.embedding(ids)
-        return embedded if features is None else self.fuse(embedded, features.to(embedded.dtype))
+        return embedded if features is None or self.fuse is None else self.fuse(embedded, features.to(embedded.dtype))
+
+    @contextmanager
+    def _fused(self, features: Tensor | None) -> Iterator[None]:
+        """Fuse blocks with features [B, T, F] or [B, F]."""
+        if self.blocks is None or features is None:
+            yield
+            return
+        model, features_BTF = cast(Any, self.backbone).model, features.view(len(features), -1, features.shape[-1])
+        weight = next(self.blocks.parameters())
+        layers = [model.get_submodule(path) for path in self.blocks.paths]
+        handles = self.blocks.attach(layers, lambda: (features_BTF.to(weight), 1))
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _hidden(self, ids_BT: Tensor, features_BTF: Tensor | None) -> Tensor:
+        with self._fused(features_BTF):
+            return self.backbone(self._embed(ids_BT, features_BTF))
 
     def _logits(self, hidden: Tensor) -> Tensor:
         own = self.embedding is None
@@ -139,7 +217,7 @@ class TextFusionModule(FusionModule):
     def forward(self, batch: Batch) -> LMOutput:
         """Score every position, with the text's own features and no control."""
         features_BTF = self.bank(batch["input_ids_BT"]) if self.fusion else None
-        hidden_BTD = self.backbone(self._embed(batch["input_ids_BT"], features_BTF))
+        hidden_BTD = self._hidden(batch["input_ids_BT"], features_BTF)
         scores_BTV = self._logits(hidden_BTD)
         if features_BTF is None:
             return LMOutput(scores_BTV, hidden_BTD)
@@ -151,30 +229,37 @@ class TextFusionModule(FusionModule):
             aux_target_BTF=features_BTF,
         )
 
+    def bare_scores(self, ids_BT: Tensor) -> Tensor:
+        """Return the scores [B, T, V] without the channel: of a frozen model, its own."""
+        return self._logits(self._hidden(ids_BT, None))
+
     def contrast(self, batch: Batch) -> tuple[Tensor, Tensor] | None:
-        """Return the scores where the channel asks for what the text has next, and those without a request."""
+        """Return the scores where the channel asks for what the text has next, and for what the next row's text has."""
         if not self.fusion:
             return None
-        whole_BT = torch.cat([batch["input_ids_BT"], batch["target_ids_BT"][:, -1:]], dim=1)
-        asked_BTF = self.bank.hindsight(whole_BT)[:, :-1]
-        hidden_BTD = self.backbone(self._embed(batch["input_ids_BT"], asked_BTF))
-        return self._logits(hidden_BTD), self(batch).scores_BTV
+        asked_BTF = self.bank.hindsight(_whole(batch))[:, :-1]
+        right, wrong = (self._hidden(batch["input_ids_BT"], each) for each in (asked_BTF, asked_BTF.roll(1, dims=0)))
+        return self._logits(right), self._logits(wrong)
 
     # training ------------------------------------------------------------------------------------------------------
+
+    def begun(self, ids_BT: Tensor, words: Tensor | None = None) -> Tensor:
+        """Return where a word of the lexicon begins, one of ``words`` (indices) if they are given; [B, T] bool."""
+        word_BT, length_BT = self.bank.finder.spans(ids_BT)
+        if words is not None:
+            length_BT = length_BT * torch.isin(word_BT, words)
+        begun_BT = torch.zeros_like(word_BT, dtype=torch.bool)
+        for length in self.bank.finder.lengths:
+            if length <= word_BT.shape[1]:
+                begun_BT[:, : word_BT.shape[1] - length + 1] |= length_BT[:, length - 1 :] == length
+        return begun_BT
 
     def trained_mask(self, batch: Batch) -> Tensor:
         """Return the targets that count in training: those before the first held-out word of the row, [B, T] bool."""
         mask_BT = batch["mask_target_BT"]
         if not len(self.held_out_words):
             return mask_BT
-        whole_BT = torch.cat([batch["input_ids_BT"], batch["target_ids_BT"][:, -1:]], dim=1)
-        word_BT, length_BT = self.bank.finder.spans(whole_BT)
-        length_BT = length_BT * torch.isin(word_BT, self.held_out_words)
-        begun_BT = torch.zeros_like(word_BT, dtype=torch.bool)
-        for length in self.bank.finder.lengths:
-            if length <= word_BT.shape[1]:
-                begun_BT[:, : word_BT.shape[1] - length + 1] |= length_BT[:, length - 1 :] == length
-        shown_BT = begun_BT.cummax(1).values
+        shown_BT = self.begun(_whole(batch), self.held_out_words).cummax(1).values
         return mask_BT & ~shown_BT[:, 1:]
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
@@ -182,23 +267,25 @@ class TextFusionModule(FusionModule):
         ids_BT, counted_BT = batch["input_ids_BT"], self.trained_mask(batch)
         features_BTF = controlled_BTF = self.bank(ids_BT) if self.fusion else None
         if features_BTF is not None and self.feature_dropout < 1:
-            whole_BT = torch.cat([ids_BT, batch["target_ids_BT"][:, -1:]], dim=1)
             controlled_BTF = drop_and_replace(
                 features_BTF,
-                self.bank.hindsight(whole_BT)[:, :-1],
+                self.bank.hindsight(_whole(batch))[:, :-1],
                 feature_dropout=self.feature_dropout,
                 generator=self.channel_generator,
                 names=self.bank.names,
                 groups=self.bank.groups,
             )
-        hidden_ND = self.backbone(self._embed(ids_BT, controlled_BTF))[counted_BT]
+        hidden_ND = self._hidden(ids_BT, controlled_BTF)[counted_BT]
         target_N = batch["target_ids_BT"][counted_BT]
         logits_NV = self._logits(hidden_ND)
         if not len(target_N):  # when every row begins with a held-out word
             return {"loss": logits_NV.sum() * 0.0}
         classes = [ids.to(target_N.device) for ids in self.classes if len(ids)]
         auxiliary = None if features_BTF is None else (self.auxiliary(hidden_ND), features_BTF[counted_BT])
-        return self.weighted(logits_NV, target_N, classes, auxiliary)
+        weight_N = None
+        if self.word_weight != 1:
+            weight_N = torch.where(self.begun(_whole(batch))[:, 1:][counted_BT], self.word_weight, 1.0)
+        return self.weighted(logits_NV, target_N, classes, auxiliary, weight_N)
 
     # generation (a StepModel of decoding/loop.py) ------------------------------------------------------------------
 
@@ -206,7 +293,8 @@ class TextFusionModule(FusionModule):
         """Return the state of empty prefixes; ``controls`` (checked, one per row) go through the feature channel."""
         channel = None
         if controls and any(controls):
-            channel = ChannelSetting.of_rows(controls, self.fuse.project.weight, self.bank.names, self.bank.groups)
+            like = next(cast(nn.Module, self.fuse or self.blocks).parameters())
+            channel = ChannelSetting.of_rows(controls, like, self.bank.names, self.bank.groups)
         return GenerationState(torch.zeros(batch_size, 0, dtype=torch.long, device=self.device), channel)
 
     def step(self, ids_B1: Tensor, state: GenerationState) -> tuple[Tensor, GenerationState]:
@@ -217,8 +305,14 @@ class TextFusionModule(FusionModule):
             features_BF = self.bank(ids_BT)[:, -1]
             if state.channel is not None:
                 features_BF = state.channel.apply(features_BF)
-        hidden_BD, cache = self.backbone.step(self._embed(ids_B1[:, 0], features_BF), state.cache)
+        with self._fused(features_BF):
+            hidden_BD, cache = self.backbone.step(self._embed(ids_B1[:, 0], features_BF), state.cache)
         return self._logits(hidden_BD), GenerationState(ids_BT, state.channel, cache)
+
+
+def _whole(batch: Batch) -> Tensor:
+    """Return the inputs and the last target, [B, T + 1]."""
+    return torch.cat([batch["input_ids_BT"], batch["target_ids_BT"][:, -1:]], dim=1)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Semantic fusion's controls for any model: the feature channel, steering by a lexicon, and grammars (sec. 2).
 
-The channel is an adapter at the embedding (Eq. 2, 3) and knows its model (a model of clauses has it built in); lexicon
-and grammar are kept as texts and find their tokens in whatever tokenizer they are bound to.
+The channel is an adapter at the embedding (Eq. 2, 3) or after blocks and knows its model (a model of clauses has it
+built in); lexicon and grammar are kept as texts and find their tokens in whatever tokenizer they are bound to.
 
 Shape letters: B prompts, N rows, T positions, F features, D hidden size, V vocabulary, W lexicon words, C columns.
 """
@@ -14,7 +14,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from lit_ctg.control.base import NO_TOKEN, Control, Prefix, Stage, Values, cast_like, like_inputs, loaded, row_values
+from lit_ctg.control.base import (
+    NO_TOKEN,
+    Control,
+    Prefix,
+    Stage,
+    Values,
+    cast_like,
+    layer_named,
+    like_inputs,
+    loaded,
+    row_values,
+)
 from lit_ctg.control.trie import TokenTrie
 from lit_ctg.core.generation import ControlSetting
 from lit_ctg.data.huggingface_tokenizer import HuggingFaceTokenizer
@@ -22,7 +33,7 @@ from lit_ctg.decoding.grammar import FiniteStateGrammar
 from lit_ctg.decoding.rule import ScoreRule
 from lit_ctg.errors import UserError
 from lit_ctg.papers.semantic_fusion import bank as banks
-from lit_ctg.papers.semantic_fusion.adapter import TextFusionModule
+from lit_ctg.papers.semantic_fusion.adapter import BlockFusion, TextFusionModule
 from lit_ctg.papers.semantic_fusion.bank import Feature, FeatureBank
 from lit_ctg.papers.semantic_fusion.clause import PRONOUNS
 from lit_ctg.papers.semantic_fusion.decode import CONTROLS, ClauseDecoding
@@ -37,10 +48,10 @@ if TYPE_CHECKING:
 
 
 class FeatureChannel(Control):
-    """Feeds the features of the text so far into the embedding, replaced by requested features.
+    """Feeds the features of the text so far into embedding or blocks, replaced by requested features.
 
     Args:
-        fuse: Eq. 2 and 3, trained on the model.
+        fuse: trained on the model: Eq. 2 and 3 at the embedding, or the fusion after blocks.
         bank: its features; bound to the model's tokenizer by ``bind``.
         name: see ``Control``.
     """
@@ -48,7 +59,7 @@ class FeatureChannel(Control):
     kind, paper, stage = "feature_channel", "semantic_fusion", Stage.NETWORK
     excludes = frozenset({"feature_channel"})
 
-    def __init__(self, fuse: GatedFusion, bank: FeatureBank, *, name: str | None = None) -> None:
+    def __init__(self, fuse: GatedFusion | BlockFusion, bank: FeatureBank, *, name: str | None = None) -> None:
         super().__init__(name=name)
         self.fuse, self.bank = fuse.eval().requires_grad_(False), bank
         self.bound = hasattr(bank, "finder")
@@ -56,7 +67,7 @@ class FeatureChannel(Control):
 
     @property
     def settings(self) -> tuple[ControlSetting, ...]:
-        meaning = "share of what the channel adds to the embedding; 0: the model without it"
+        meaning = "share of what the channel adds to the states; 0: the model without it"
         return (ControlSetting("strength", meaning, 1.0, low=0.0, high=1.0), *self.bank.settings)
 
     def bind(self, tokenizer: Any) -> None:
@@ -73,8 +84,10 @@ class FeatureChannel(Control):
         self.bank.to(like.device)
         asked = ChannelSetting.of(values, self.bank.names, self.bank.groups)
         strength_B = values["strength"]
+        running: tuple[Tensor, Tensor] = like.new_zeros(0), like.new_zeros(0)
 
         def put(_module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+            nonlocal running
             ids_NT = prefix.newest(inputs[0])
             features_NtF = self.features(ids_NT, output.shape[1]).to(output)
             rows = len(output)
@@ -82,28 +95,45 @@ class FeatureChannel(Control):
             asked_NtF = torch.where(
                 replaced_N1F, row_values(asked.value_BF, rows).unsqueeze(1).to(output), features_NtF
             )
-            strength_N11 = row_values(strength_B, rows).view(-1, 1, 1).to(output)
-            fused = output + strength_N11 * (fuse(output, asked_NtF) - output)
             real_Nt1 = (ids_NT[:, -output.shape[1] :] != NO_TOKEN).unsqueeze(-1)
-            return torch.where((strength_N11 > 0) & real_Nt1, fused, output)
+            share_Nt1 = row_values(strength_B, rows).view(-1, 1, 1).to(output) * real_Nt1
+            running = asked_NtF, share_Nt1
+            if isinstance(fuse, BlockFusion):
+                return output
+            fused = output + share_Nt1 * (fuse(output, asked_NtF) - output)
+            return torch.where(share_Nt1 > 0, fused, output)
 
-        return [model.get_input_embeddings().register_forward_hook(put)]
+        handles = [model.get_input_embeddings().register_forward_hook(put)]
+        if isinstance(fuse, BlockFusion):
+            handles += fuse.attach([layer_named(model, path, self.name) for path in fuse.paths], lambda: running)
+        return handles
+
+    def check_model(self, model: Any) -> None:
+        super().check_model(model)
+        for path in self._paths:
+            layer_named(model, path, self.name)
 
     def features(self, ids_NT: Tensor, newest: int) -> Tensor:
         """Return the features [N, t, F] of the newest positions; padding is not a word."""
         return self.bank(ids_NT)[:, -newest:]
 
+    @property
+    def _paths(self) -> tuple[str, ...]:
+        return self.fuse.paths if isinstance(self.fuse, BlockFusion) else ()
+
     def shape(self) -> dict[str, int]:
-        return {"hidden_size": self.fuse.project.out_features}
+        project: Any = self.fuse.project
+        return {"hidden_size": (project[0] if self._paths else project).out_features}
 
     def config(self) -> dict[str, Any]:
         bank = self.bank
         return {
-            "gate": self.fuse.gate is not None,
+            "gate": getattr(self.fuse, "gate", None) is not None,
             "lexicon": _lexicon_config(bank.lexicon),
             "features": {name: _feature_config(name, feature) for name, feature in bank.features.items()},
             "centres": bank.centres_3.tolist(),
             "temperature": float(bank.temperature),
+            "blocks": list(self._paths),
         }
 
     def tensors(self) -> dict[str, Tensor]:
@@ -117,6 +147,9 @@ class FeatureChannel(Control):
             centres=config["centres"],
             temperature=config["temperature"],
         )
+        if paths := config.get("blocks"):
+            dim, features = tensors["project.0.weight"].shape
+            return cls(loaded(lambda: BlockFusion(paths, dim, features), tensors), bank)
         dim, features = tensors["project.weight"].shape
         return cls(loaded(lambda: GatedFusion(dim, features, config["gate"]), tensors), bank)
 
@@ -444,7 +477,7 @@ def of_run(module: Any, datamodule: Any, decoding: Any) -> tuple[Control, ...]:
     if isinstance(module, TextFusionModule):
         if not module.fusion:
             raise UserError("this run is a baseline without a channel: export one with fusion=true")
-        control = FeatureChannel(module.fuse, module.bank)
+        control = FeatureChannel(module.fuse or module.blocks, module.bank)
         control.config()  # refuses user-defined features before anything is written
         return (control,)
     if isinstance(decoding, ClauseDecoding):

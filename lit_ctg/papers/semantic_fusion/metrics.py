@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lit_ctg.core.metric import BatchMetric, LitMetric, Mask, RateMetric, RatioMetric, float64, pick_mask, token_nll
 from lit_ctg.core.result import MetricResult
-from lit_ctg.errors import UserError
+from lit_ctg.errors import UserError, refuse
 from lit_ctg.figure import Chart, heat_map
 from lit_ctg.limits import Count
 from lit_ctg.metric.perplexity import Perplexity
@@ -72,6 +72,26 @@ class AfterHeldOutPerplexity(SeenOnlyPerplexity):
         held_out = ids_BT.new_tensor(self.held_out_ids)
         after_BT = (ids_BT.unsqueeze(-1) == held_out).any(-1).cummax(dim=1).values
         self.update(output.scores_BTV, batch["target_ids_BT"], pick_mask(batch, self.mask) & after_BT)
+
+
+class BarePerplexity(Perplexity):
+    """Perplexity of the model of text without its feature channel: of a frozen model, its own.
+
+    Raises:
+        UserError: ``bind`` to a model that has no such scores.
+    """
+
+    bare: Any = None
+
+    def bind(self, datamodule: Any, module: Any = None) -> BarePerplexity:
+        """Take the model's scores without its channel."""
+        self.bare = getattr(module, "bare_scores", None)
+        refuse({"metric BarePerplexity is of a TextFusionModule: leave it out": self.bare is None})
+        return self
+
+    def update_from(self, output: Any, batch: Mapping[str, Tensor]) -> None:
+        """Score the batch once more, without features."""
+        self.update(self.bare(batch["input_ids_BT"]), batch["target_ids_BT"], pick_mask(batch, self.mask))
 
 
 # cross-entropy of single words (Table 6) ------------------------------------------------------------------------------

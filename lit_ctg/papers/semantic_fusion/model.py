@@ -427,9 +427,14 @@ def auxiliary_head(dim: int, features: int) -> nn.Sequential:
 # losses (Eq. 5-8) -----------------------------------------------------------------------------------------------------
 
 
-def token_loss(logits_NV: Tensor, target_N: Tensor, *, label_smoothing: float) -> Tensor:
-    """Eq. 6: mean cross-entropy in nats against targets smoothed over the whole vocabulary."""
-    return functional.cross_entropy(logits_NV, target_N, label_smoothing=label_smoothing)
+def token_loss(
+    logits_NV: Tensor, target_N: Tensor, *, label_smoothing: float, weight_N: Tensor | None = None
+) -> Tensor:
+    """Eq. 6: mean cross-entropy in nats against targets smoothed over the whole vocabulary; weighted, if asked for."""
+    if weight_N is None:
+        return functional.cross_entropy(logits_NV, target_N, label_smoothing=label_smoothing)
+    each_N = functional.cross_entropy(logits_NV, target_N, label_smoothing=label_smoothing, reduction="none")
+    return (weight_N * each_N).sum() / weight_N.sum()
 
 
 def auxiliary_loss(predicted_NF: Tensor, features_NF: Tensor) -> Tensor:
@@ -526,6 +531,7 @@ class FusionModule(LitLanguageModel):
         target_N: Tensor,
         classes: Sequence[Tensor],
         auxiliary: tuple[Tensor, Tensor] | None,
+        weight_N: Tensor | None = None,
     ) -> dict[str, Tensor]:
         """Return Eq. 5 as "loss" and its parts.
 
@@ -533,8 +539,10 @@ class FusionModule(LitLanguageModel):
             logits_NV, target_N: of the counted positions.
             classes: of Eq. 8; none: without the uniformizer.
             auxiliary: logits and target of the auxiliary head, or None for the baseline.
+            weight_N: see ``token_loss``.
         """
-        losses = {"token_loss": token_loss(logits_NV, target_N, label_smoothing=self.weights.label_smoothing)}
+        smoothing = self.weights.label_smoothing
+        losses = {"token_loss": token_loss(logits_NV, target_N, label_smoothing=smoothing, weight_N=weight_N)}
         loss = losses["token_loss"]
         if classes:
             losses["uniformizer_loss"] = uniformizer_loss(logits_NV, target_N, classes)

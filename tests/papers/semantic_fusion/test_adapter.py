@@ -13,7 +13,7 @@ import torch
 import transformers
 import yaml
 
-from lit_ctg.control import Steered
+from lit_ctg.control import Control, Steered
 from lit_ctg.core.causality_probe import probe
 from lit_ctg.data.byte_pair import END, TrainedBPETokenizer
 from lit_ctg.errors import UserError
@@ -23,8 +23,10 @@ from lit_ctg.papers.semantic_fusion.adapter import TextDecoding, TextFusionModul
 from lit_ctg.papers.semantic_fusion.bank import FeatureBank, Graded
 from lit_ctg.papers.semantic_fusion.control import FeatureChannel, Grammar, of_run
 from lit_ctg.papers.semantic_fusion.lexicon import Lexicon
+from lit_ctg.papers.semantic_fusion.metrics import BarePerplexity
 from lit_ctg.papers.semantic_fusion.portable import portable
 from lit_ctg.papers.semantic_fusion.trial import LexiconTrial
+from lit_ctg.run.effect import LEAST, effect
 
 WORDS = {"superb": 1.0, "nice": 0.8, "lousy": -1.0, "poor": -0.8}
 TEXTS = [f"the {thing} was {word} and we {end}." for thing in ("food", "music", "view") for word in WORDS
@@ -91,6 +93,10 @@ def make(tmp_path: Path, vocabulary):
     return build
 
 
+def hugging_face_tokenizer(vocabulary) -> Any:
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=vocabulary.engine, bos_token=END, eos_token=END)
+
+
 def batch_of(vocabulary, texts: list[str], length: int = 20) -> dict[str, torch.Tensor]:
     rows = [
         ([vocabulary.bos_id, *vocabulary.encode(text)] + [vocabulary.bos_id] * length)[: length + 1] for text in texts
@@ -113,10 +119,114 @@ def train(module: TextFusionModule, batch: dict[str, torch.Tensor], steps: int) 
     return losses
 
 
+@torch.no_grad()
+def drawn(module: TextFusionModule) -> TextFusionModule:
+    """Return a module whose fusion changes the states, as after training."""
+    torch.manual_seed(3)
+    for part in (module.fuse, module.blocks):
+        for parameter in () if part is None else part.parameters():
+            parameter.normal_(std=0.3)
+    return module.eval()
+
+
+@torch.no_grad()
+def test_blocks_add_the_features_to_the_residual_stream(make, vocabulary):
+    """h_l + W_l s + b_l after each block of the upper half, in float64, and the whole model without it."""
+    module = drawn(make(hugging_face=True)).double()
+    ids_BT = batch_of(vocabulary, TEXTS[:3])["input_ids_BT"]
+    stack, features_BTF = module.backbone.model.transformer, module.bank(ids_BT).double()
+    state_BTD = stack.wte(ids_BT) + stack.wpe.weight[: ids_BT.shape[1]]
+    assert module.blocks.paths == ("transformer.h.1",) and module.fuse is None
+    for block, linear in zip(stack.h, [None, *module.blocks.project], strict=True):
+        state_BTD = block(state_BTD)
+        state_BTD = state_BTD[0] if isinstance(state_BTD, tuple) else state_BTD
+        if linear is not None:
+            state_BTD = state_BTD + features_BTF @ linear.weight.T + linear.bias
+    expected_BTV = stack.ln_f(state_BTD) @ stack.wte.weight.T
+    batch = {"input_ids_BT": ids_BT, "target_ids_BT": ids_BT, "mask_target_BT": torch.ones_like(ids_BT).bool()}
+    output = module(batch)
+    torch.testing.assert_close(output.scores_BTV, expected_BTV, rtol=1e-9, atol=1e-9)
+    bare_BTV = module.backbone.model(ids_BT).logits
+    torch.testing.assert_close(module.bare_scores(ids_BT), bare_BTV, rtol=1e-9, atol=1e-9)
+    metric = BarePerplexity(mask="target").bind(None, module)
+    metric.update_from(output, batch)
+    nats = torch.nn.functional.cross_entropy(bare_BTV.flatten(0, 1), ids_BT.flatten())
+    assert float(metric.compute()) == pytest.approx(float(nats.exp()), rel=1e-6)
+    with pytest.raises(UserError, match="BarePerplexity"):
+        BarePerplexity(mask="target").bind(None, None)
+
+
+@torch.no_grad()
+def test_words_of_the_lexicon_weigh_more_in_the_token_loss(make, vocabulary):
+    module = drawn(make(hugging_face=True, word_weight=7.0, feature_dropout=1.0))
+    batch = batch_of(vocabulary, ["the food was superb and we left.", "lousy music, the view was nice."])
+    nats_BT = torch.nn.functional.cross_entropy(
+        module(batch).scores_BTV.transpose(1, 2), batch["target_ids_BT"], reduction="none"
+    )
+    firsts = {ids[0] for spellings in module.bank.finder.spellings for ids in spellings}
+    weight_BT = torch.ones_like(nats_BT)
+    for row, ids in enumerate(batch["target_ids_BT"].tolist()):
+        for place in range(len(ids)):
+            said = vocabulary.decode(ids[place:]).strip().lower()
+            if ids[place] in firsts and said.startswith(tuple(WORDS)):
+                weight_BT[row, place] = 7.0
+    assert int((weight_BT > 1).sum()) == 3
+    expected = float((weight_BT * nats_BT).sum() / weight_BT.sum())
+    assert float(module.losses(batch)["token_loss"]) == pytest.approx(expected, rel=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("deep", [True, False], ids=["blocks", "embedding"])
+def test_a_pretrained_model_with_the_channel_is_the_model_of_the_run(make, vocabulary, tmp_path, deep):
+    """Under requests, a row each; strength 0 is the bare model to the bit; a saved bundle is the same control."""
+    module = drawn(make(hugging_face=True, deep=deep))
+    model, (control,) = module.backbone.model, of_run(module, None, None)
+    control.save_pretrained(tmp_path / "channel")
+    again = Control.from_pretrained(tmp_path / "channel")
+    again.bind(hugging_face_tokenizer(vocabulary))
+    ids_BT = torch.tensor([vocabulary.encode(text)[:8] for text in TEXTS[:4]])
+    bare_BTV = model(ids_BT).logits
+    asked = [{}, {"pos_high": 1.0}, {"neg_med": 0.7, "pos_low": 0.1}, {"pos_high": 1.0}]
+    state, ours = module.start(4, asked), []
+    for ids_B1 in ids_BT.split(1, dim=1):
+        scores_BV, state = module.step(ids_B1, state)
+        ours.append(scores_BV)
+    names = ("pos_high", "neg_med", "pos_low")
+    settings = {name: [row.get(name) for row in asked] for name in names}
+    found = []
+    for one in (control, again):
+        with one.attach(model, {**settings, "strength": [1, 1, 1, 0]}, rows=4):
+            found.append(model(ids_BT).logits)
+        with one.attach(model, {**settings, "strength": 0}, rows=4):
+            assert torch.equal(model(ids_BT).logits, bare_BTV)
+    torch.testing.assert_close(found[0][:3], torch.stack(ours, dim=1)[:3], rtol=0, atol=1e-4)
+    assert torch.equal(found[0], found[1]) and torch.equal(found[0][3], bare_BTV[3])
+    moved = []
+    for strength in (0.25, 0.5, 1.0):
+        with control.attach(model, {"pos_high": 1.0, "strength": strength}, rows=4):
+            moved.append(float((model(ids_BT).logits - bare_BTV).abs().mean()))
+    assert 0.01 < moved[0] < moved[1] < moved[2]
+    assert torch.equal(model(ids_BT).logits, bare_BTV)
+    shallow = transformers.GPT2Config(n_embd=16 if deep else 8, n_layer=1, n_head=2, vocab_size=len(vocabulary))
+    other = transformers.GPT2LMHeadModel(shallow)
+    with pytest.raises(UserError, match=r"transformer.h.1|hidden_size"), control.attach(other):
+        pass
+
+
+def test_texts_under_the_channel_do_not_depend_on_their_batch(make, vocabulary):
+    module = drawn(make(hugging_face=True))
+    (control,) = of_run(module, None, None)
+    steered = Steered(module.backbone.model, [control], tokenizer=hugging_face_tokenizer(vocabulary))
+    prompts, asked = ["the food was", "the", "the music was nice and"], [1.0, None, 0.5]
+    options = {"max_new_tokens": 6, "do_sample": False}
+    name = "feature_channel.pos_high"
+    alone = [steered.write([text], {name: one}, **options)[0] for text, one in zip(prompts, asked, strict=True)]
+    assert steered.write(prompts, {name: asked}, **options) == alone
+
+
 @pytest.mark.parametrize("hugging_face", [False, True], ids=["gpt2 stack", "hugging face"])
 def test_steps_score_as_the_whole_row_does_and_nothing_looks_ahead(make, vocabulary, hugging_face):
-    module = make(hugging_face).eval()
-    torch.nn.init.normal_(module.fuse.project.weight)
+    module = drawn(make(hugging_face))
     batch = batch_of(vocabulary, TEXTS[:5])
     whole = module(batch).scores_BTV
     assert whole.shape == (5, 20, len(vocabulary))
@@ -134,9 +244,12 @@ def test_an_untrained_adapter_leaves_a_pretrained_model_as_it_is_and_it_alone_is
     theirs = module.backbone.model(input_ids=batch["input_ids_BT"]).logits
     torch.testing.assert_close(module(batch).scores_BTV, theirs, rtol=1e-4, atol=1e-4)
     trained = {name.split(".")[0] for name, p in module.named_parameters() if p.requires_grad}
-    assert trained == {"fuse", "auxiliary"}
+    assert trained == {"auxiliary", "blocks"}
     before = module.backbone.model.transformer.wte.weight.clone()
-    losses = train(module, batch_of(vocabulary, TEXTS), 25)
+    every = batch_of(vocabulary, TEXTS)
+    assert effect(module, [[every]]).divergence == pytest.approx(0, abs=1e-9)
+    losses = train(module, every, 25)
+    assert effect(drawn(make(hugging_face=True)), [[every]]).divergence > LEAST
     assert losses[-1] < losses[0] - 0.1 and torch.equal(before, module.backbone.model.transformer.wte.weight)
 
 
