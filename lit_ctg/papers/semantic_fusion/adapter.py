@@ -108,8 +108,8 @@ class TextFusionModule(FusionModule):
         uniformizer_words: ``"all"`` words of a class or the ``"trained"`` ones.
         seed: of the weights and of the channel's draws.
         deep: False fuses a pretrained model at its embedding, as the paper does (Eq. 2, 3).
-        word_weight: of the targets with which a word of the lexicon begins, in the token loss (Eq. 6); others have 1.
-            A few targets in a hundred are such, and on a frozen model what all targets share is learned first.
+        word_weight: in the token loss (Eq. 6), of the targets with which a word of the lexicon begins, in rows with a
+            control; others have 1. Few targets are such, and what all targets share is learned first.
         settings: fields of ``LossSettings`` and ``AdamW``.
 
     Raises:
@@ -283,8 +283,10 @@ class TextFusionModule(FusionModule):
         classes = [ids.to(target_N.device) for ids in self.classes if len(ids)]
         auxiliary = None if features_BTF is None else (self.auxiliary(hidden_ND), features_BTF[counted_BT])
         weight_N = None
-        if self.word_weight != 1:
-            weight_N = torch.where(self.begun(_whole(batch))[:, 1:][counted_BT], self.word_weight, 1.0)
+        if self.word_weight != 1 and features_BTF is not None and controlled_BTF is not None:
+            asked_B1 = (controlled_BTF != features_BTF).flatten(1).any(1, keepdim=True)
+            said_BT = self.begun(_whole(batch))[:, 1:] & asked_B1
+            weight_N = torch.where(said_BT[counted_BT], self.word_weight, 1.0)
         return self.weighted(logits_NV, target_N, classes, auxiliary, weight_N)
 
     # generation (a StepModel of decoding/loop.py) ------------------------------------------------------------------

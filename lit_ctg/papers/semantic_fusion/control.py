@@ -475,9 +475,9 @@ def of_run(module: Any, datamodule: Any, decoding: Any) -> tuple[Control, ...]:
         UserError: a baseline on text, or user-defined features, which no bundle can carry.
     """
     if isinstance(module, TextFusionModule):
-        if not module.fusion:
+        if (fuse := module.fuse or module.blocks) is None:
             raise UserError("this run is a baseline without a channel: export one with fusion=true")
-        control = FeatureChannel(module.fuse or module.blocks, module.bank)
+        control = FeatureChannel(fuse, module.bank)
         control.config()  # refuses user-defined features before anything is written
         return (control,)
     if isinstance(decoding, ClauseDecoding):

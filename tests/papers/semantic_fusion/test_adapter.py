@@ -26,7 +26,7 @@ from lit_ctg.papers.semantic_fusion.lexicon import Lexicon
 from lit_ctg.papers.semantic_fusion.metrics import BarePerplexity
 from lit_ctg.papers.semantic_fusion.portable import portable
 from lit_ctg.papers.semantic_fusion.trial import LexiconTrial
-from lit_ctg.run.effect import LEAST, effect
+from lit_ctg.run.effect import effect
 
 WORDS = {"superb": 1.0, "nice": 0.8, "lousy": -1.0, "poor": -0.8}
 TEXTS = [f"the {thing} was {word} and we {end}." for thing in ("food", "music", "view") for word in WORDS
@@ -157,22 +157,32 @@ def test_blocks_add_the_features_to_the_residual_stream(make, vocabulary):
 
 
 @torch.no_grad()
-def test_words_of_the_lexicon_weigh_more_in_the_token_loss(make, vocabulary):
-    module = drawn(make(hugging_face=True, word_weight=7.0, feature_dropout=1.0))
+def test_words_of_the_lexicon_weigh_more_where_a_control_asks(make, vocabulary):
     batch = batch_of(vocabulary, ["the food was superb and we left.", "lousy music, the view was nice."])
-    nats_BT = torch.nn.functional.cross_entropy(
-        module(batch).scores_BTV.transpose(1, 2), batch["target_ids_BT"], reduction="none"
-    )
-    firsts = {ids[0] for spellings in module.bank.finder.spellings for ids in spellings}
-    weight_BT = torch.ones_like(nats_BT)
-    for row, ids in enumerate(batch["target_ids_BT"].tolist()):
-        for place in range(len(ids)):
-            said = vocabulary.decode(ids[place:]).strip().lower()
-            if ids[place] in firsts and said.startswith(tuple(WORDS)):
-                weight_BT[row, place] = 7.0
-    assert int((weight_BT > 1).sum()) == 3
-    expected = float((weight_BT * nats_BT).sum() / weight_BT.sum())
-    assert float(module.losses(batch)["token_loss"]) == pytest.approx(expected, rel=1e-5)
+    for dropout, weight in ((1.0, 1.0), (0.0, 7.0)):
+        module = drawn(make(hugging_face=True, word_weight=7.0, feature_dropout=dropout))
+        whole_BT = torch.cat([batch["input_ids_BT"], batch["target_ids_BT"][:, -1:]], dim=1)
+        asked_BTF = module.bank.hindsight(whole_BT)[:, :-1]
+        module.channel_generator.manual_seed(0)
+        losses = module.losses(batch)
+        if dropout == 0:
+            # the values of the two rows, as drawn
+            generator = torch.Generator().manual_seed(0)
+            torch.rand(2, 1, generator=generator)
+            asked_BTF = asked_BTF * (0.6 + 0.4 * torch.rand(2, 1, generator=generator)).unsqueeze(-1)
+        features_BTF = asked_BTF if dropout == 0 else module.bank(batch["input_ids_BT"])
+        scores_BTV = module._logits(module._hidden(batch["input_ids_BT"], features_BTF))
+        target_BT = batch["target_ids_BT"]
+        nats_BT = torch.nn.functional.cross_entropy(scores_BTV.transpose(1, 2), target_BT, reduction="none")
+        weight_BT = torch.ones_like(nats_BT)
+        for row, ids in enumerate(target_BT.tolist()):
+            for place in range(len(ids)):
+                said = vocabulary.decode(ids[place:])
+                if said.strip().lower().startswith(tuple(WORDS)) and (place == 0 or said[0] == " "):
+                    weight_BT[row, place] = weight
+        expected = float((weight_BT * nats_BT).sum() / weight_BT.sum())
+        assert int((weight_BT > 1).sum()) in (0, 3)
+        assert float(losses["token_loss"]) == pytest.approx(expected, rel=1e-5)
 
 
 @torch.no_grad()
@@ -205,7 +215,7 @@ def test_a_pretrained_model_with_the_channel_is_the_model_of_the_run(make, vocab
     for strength in (0.25, 0.5, 1.0):
         with control.attach(model, {"pos_high": 1.0, "strength": strength}, rows=4):
             moved.append(float((model(ids_BT).logits - bare_BTV).abs().mean()))
-    assert 0.01 < moved[0] < moved[1] < moved[2]
+    assert 1e-4 < moved[0] < moved[1] < moved[2]
     assert torch.equal(model(ids_BT).logits, bare_BTV)
     shallow = transformers.GPT2Config(n_embd=16 if deep else 8, n_layer=1, n_head=2, vocab_size=len(vocabulary))
     other = transformers.GPT2LMHeadModel(shallow)
@@ -249,7 +259,7 @@ def test_an_untrained_adapter_leaves_a_pretrained_model_as_it_is_and_it_alone_is
     every = batch_of(vocabulary, TEXTS)
     assert effect(module, [[every]]).divergence == pytest.approx(0, abs=1e-9)
     losses = train(module, every, 25)
-    assert effect(drawn(make(hugging_face=True)), [[every]]).divergence > LEAST
+    assert effect(drawn(make(hugging_face=True)), [[every]]).divergence > 1e-4
     assert losses[-1] < losses[0] - 0.1 and torch.equal(before, module.backbone.model.transformer.wte.weight)
 
 
