@@ -50,8 +50,7 @@ EMBEDDING_STD = 0.02  # GPT-2's
 class BlockFusion(nn.Module):
     """Adds u_l = W_l s + b_l to what blocks of a pretrained model return: Eq. 3 without its gate.
 
-    A frozen model hardly follows an offset of its embedding. u_l starts at zero, so the model is unchanged at first.
-    The lower blocks need no gradient, so a training step costs half.
+    u_l starts at zero, so the model is unchanged at first. The lower blocks need no gradient, so a step costs half.
 
     Args:
         paths: of the blocks in the model.
