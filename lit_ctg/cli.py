@@ -418,7 +418,11 @@ class Play(_OnModel):
     """a local page on which sliders change a text, token by token"""
 
     words = "play"
-    notes = ("needs gradio: pip install 'lit-ctg[play]'; without any run it offers to train the smoke models",)
+    notes = (
+        "needs gradio: pip install 'lit-ctg[play]'",
+        "without run=, model= and output_root=: SmolLM2 under the controls of lit-ctg control list, if it is in the "
+        "cache; else the runs of outputs, or an offer to train the smoke models",
+    )
     examples = ("play open=true", "play model=<folder> controls=[<folder>,<folder>]")
     run: str | None = option("the run directory to open first", None)
     model: str | None = option("instead of runs: a Hugging Face model, folder or hub name", None)
@@ -428,7 +432,7 @@ class Play(_OnModel):
     host: str = option("the address to listen on; 127.0.0.1 is this machine only", "127.0.0.1")
     port: Annotated[int, Interval(ge=0, lt=65536)] = option("of the address", 7860)
     allow_host: list[str] = option("names of a tunnel or proxy in front of the page, with commas", [])
-    output_root: str = option("where to look for runs", "outputs")
+    output_root: str | None = option("where to look for runs", None)
     open: bool = option("true opens a browser", False)
 
     def execute(self) -> int:

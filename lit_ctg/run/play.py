@@ -5,6 +5,7 @@ Nothing here knows about a browser; ``play_page.py`` is the page.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import queue
 import shlex
@@ -19,6 +20,7 @@ from annotated_types import Interval
 
 from lit_ctg import __version__
 from lit_ctg.config import is_free_text, plain, quoted
+from lit_ctg.control import Control
 from lit_ctg.control.generator import SteeredGenerator
 from lit_ctg.core.generation import ControlSetting, Writer
 from lit_ctg.core.trace import Comparison, TokenEffect, compare, strength_curve
@@ -196,6 +198,55 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
+@dataclass(frozen=True)
+class Example:
+    """A prompt and the settings of all controls, by full names, that show what a control does."""
+
+    prompt: str
+    settings: dict[str, float]
+
+
+def examples_of(controls: Sequence[Control], settings: Sequence[ControlSetting]) -> list[Example]:
+    """Return an example for each bundle with a sample (``lit-ctg control build``), its control on and the others off,
+    and one with all of them; without samples one in which the controls share their default strengths.
+
+    Args:
+        controls: in the order of their stages.
+        settings: theirs, by full names.
+    """
+    known = {setting.name: setting for setting in settings}
+    # a control that is off until a weight is set keeps its strength
+    strengths = [f"{each.name}.{each.strength}" for each in controls if not bool(each.off(each.values({}, 1)).all())]
+    samples = [sample for sample in (_sample(control, known) for control in controls) if sample is not None]
+    if not samples:
+        parts = {name: float(known[name].default or 0.0) / len(controls) for name in strengths}
+        return [Example("", parts if len(controls) > 1 else {})]
+
+    def alone(sample: Example) -> dict[str, float]:
+        names = {name.partition(".")[0] for name in sample.settings}
+        return {name: 0.0 for name in strengths if name.partition(".")[0] not in names} | sample.settings
+
+    found = [Example(sample.prompt, alone(sample)) for sample in samples]
+    if len(samples) > 1:
+        together = {name: value for sample in samples for name, value in sample.settings.items()}
+        found.append(Example(samples[0].prompt, together))
+    return found
+
+
+def _sample(control: Control, known: Mapping[str, ControlSetting]) -> Example | None:
+    """Return the sample that a bundle's record holds, None without one; settings of another name are left out."""
+    record = control.origin.record if control.origin is not None else None
+    sample = ((record or {}).get("zoo") or {}).get("sample") or {}
+    settings = {}
+    for word in str(sample.get("settings", "")).split():
+        key, _, value = word.partition("=")
+        name = f"{control.name}.{key.rpartition('.')[2]}"
+        with contextlib.suppress(UserError, ValueError):
+            if name in known:
+                settings[name] = float(known[name].checked(float(value)))
+    return Example(str(sample.get("prompt", "")), settings) if settings else None
+
+
 class Player:
     """One opened run, or a model with carried controls.
 
@@ -206,6 +257,7 @@ class Player:
         prompt: the initial one.
         model: the carried model, where it is not a run.
         length_key: the setting of a run that bounds the number of tokens, if it has one.
+        examples: prompts and settings that show its controls; the page begins with the first.
     """
 
     def __init__(
@@ -216,9 +268,10 @@ class Player:
         prompt: str = "",
         model: Carried | None = None,
         length_key: str | None = None,
+        examples: Sequence[Example] = (),
     ) -> None:
         self.folder, self.title, self.generator, self.prompt, self.model = folder, title, generator, prompt, model
-        self.length_key = length_key
+        self.length_key, self.examples = length_key, tuple(examples)
         # one text at a time: models keep state
         self.lock = threading.Lock()
 
@@ -257,11 +310,14 @@ class Player:
         generator = SteeredGenerator(steered, max_new_tokens=LONGEST, chat=chat, system=system)
         if chat:
             generator.prompt_ids("")  # a model without a template is refused before there is a page
+        examples = examples_of(steered.controls, generator.controls)
         return cls(
             model,
             f"{Path(model).name}: {names}",
             generator,
+            "" if chat else examples[0].prompt,
             model=Carried(model, tuple(controls), loading, chat, system),
+            examples=examples,
         )
 
     @property
@@ -278,9 +334,10 @@ class Player:
         return max(1, min(self.new_tokens, context + 1 - len(self.generator.prompt_ids(prompt))))
 
     def range_of(self, setting: ControlSetting) -> tuple[float, float]:
-        """Return the ends of a slider for a number; open ends are closed with room above the default."""
+        """Return the ends of a slider for a number; open ends are closed with room above a value that works."""
         default = abs(float(setting.default or 0.0))
-        reach = max(OPEN_END, 4 * default)
+        works = [abs(each.settings[setting.name]) for each in self.examples if setting.name in each.settings]
+        reach = 2 * max(works) if any(works) else max(OPEN_END, 4 * default)
         low = setting.low if math.isfinite(setting.low) else -reach
         return low, setting.high if math.isfinite(setting.high) else reach
 
@@ -313,29 +370,36 @@ class Player:
         )
 
     def stream(self, prompt: str, control: Mapping[str, Any], **options: Any) -> Iterator[Draft | Session]:
-        """Yield both texts as they grow and then the session; see ``play``.
+        """Yield both texts as they grow and then the session; see ``play``. Closing the iterator stops the writing.
 
         Raises:
             UserError: see ``play``.
         """
         messages: queue.Queue[Draft | Session | BaseException] = queue.Queue()
+        left = threading.Event()
+
+        def watch(controlled: str, bare: str) -> None:
+            if left.is_set():
+                raise UserError("stopped")
+            messages.put(Draft(controlled, bare))
 
         def work() -> None:
             try:
-                messages.put(
-                    self.play(prompt, control, watch=lambda one, other: messages.put(Draft(one, other)), **options)
-                )
+                messages.put(self.play(prompt, control, watch=watch, **options))
             except BaseException as error:
                 messages.put(error)
 
         threading.Thread(target=work, daemon=True).start()
-        while True:
-            item = messages.get()
-            if isinstance(item, BaseException):
-                raise item
-            yield item
-            if isinstance(item, Session):
-                return
+        try:
+            while True:
+                item = messages.get()
+                if isinstance(item, BaseException):
+                    raise item
+                yield item
+                if isinstance(item, Session):
+                    return
+        finally:
+            left.set()  # who asked has gone: the next one need not wait
 
     def curve(self, session: Session, name: str) -> dict[str, list[float]]:
         """Return the values of one control and the mean log P per token of both texts under each (``strength_curve``).

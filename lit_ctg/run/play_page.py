@@ -19,12 +19,13 @@ from typing import Any
 from lit_ctg.core.generation import ControlSetting
 from lit_ctg.errors import UserError, refuse
 from lit_ctg.limits import check_value
-from lit_ctg.network.pretrained import PLAIN, Loading
+from lit_ctg.network.pretrained import PLAIN, Loading, cached
 from lit_ctg.results.gather import OUTPUTS
 from lit_ctg.results.spec import experiments_root, papers
 from lit_ctg.run.jobs import start_job
 from lit_ctg.run.play import (
     Draft,
+    Example,
     Player,
     Session,
     curve_svg,
@@ -38,13 +39,16 @@ from lit_ctg.run.play import (
 from lit_ctg.run.reproduce import Group, load_groups
 from lit_ctg.terminal import Console
 from lit_ctg.trust import words_from_file
+from lit_ctg.zoo import bundles
 
+REAL = "smollm2"
 HOST, PORT = "127.0.0.1", 7860
 # names by which a browser on this machine can call the page
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 # bytes of a request; the page sends a prompt and some numbers
 LARGEST_REQUEST = 2**20
 NONE = "(not set)"
+WRITING = '<p class="legend" role="status">writing ...</p>'
 HEAD = "# lit-ctg play\nOne prompt with and without controls, from the same draws."
 STYLE = """
 .gradio-container { max-width: 1100px !important; }
@@ -59,6 +63,7 @@ STYLE = """
 table.effects caption { text-align: left; opacity: .85; padding: 4px 0; }
 table.effects th, table.effects td { text-align: left; padding: 2px 10px 2px 0; }
 #curve svg { max-width: 640px; height: auto; }
+@media (max-width: 700px) { .play > .texts { order: -1; } }
 """
 
 
@@ -142,6 +147,13 @@ def host_name(text: str) -> str | None:
     return (found[1] or found[2]) if found else None
 
 
+def is_cached(name: str) -> bool:
+    """Return whether a model of ``lit-ctg model list`` is there, whole."""
+    with contextlib.suppress(UserError):
+        return cached(name) is not None
+    return False
+
+
 def wrong(words: str) -> str:
     """Return a message in place of a text; screen readers read it at once."""
     return f'<p class="wrong" role="alert">{escape(words)}</p>' if words else ""
@@ -181,28 +193,53 @@ def control_of(settings: Sequence[ControlSetting], values: Sequence[Any]) -> dic
     return control
 
 
-def widgets(gr: Any, player: Player) -> list[Any]:
-    """Build the widgets of a run's controls in order: a switch precedes the slider of an optional one."""
+def values_of(player: Player, example: Example | None) -> list[Any]:
+    """Return the values of ``widgets`` for an example's settings, the others as they are by default."""
+    chosen = {} if example is None else example.settings
     found: list[Any] = []
     for setting in player.generator.controls:
         if setting.choices:
-            default = setting.default if setting.default is not None else NONE
-            choices = [*setting.choices] if setting.default is not None else [NONE, *setting.choices]
-            found.append(gr.Dropdown(choices, value=default, label=setting.name, info=setting.meaning))
+            found.append(NONE if setting.default is None else setting.default)
         elif setting.of_names:
-            info = f"{setting.meaning}: name=0.5, other=0.5"
-            found.append(gr.Textbox(label=setting.name, info=info, placeholder="name=0.5, other=0.5"))
+            found.append("")
+        elif setting.default is None:
+            low, high = player.range_of(setting)
+            middle = high if low >= 0 else (low + high) / 2
+            found += [setting.name in chosen, chosen.get(setting.name, middle)]
+        else:
+            found.append(float(chosen.get(setting.name, setting.default)))
+    return found
+
+
+def widgets(gr: Any, player: Player) -> list[Any]:
+    """Build the widgets of a run's controls in order: a switch precedes the slider of an optional one."""
+    found: list[Any] = []
+    values = iter(values_of(player, next(iter(player.examples), None)))
+    for setting in player.generator.controls:
+        label, info = setting.name, setting.meaning
+        if setting.choices:
+            choices = [*setting.choices] if setting.default is not None else [NONE, *setting.choices]
+            found.append(gr.Dropdown(choices, value=next(values), label=label, info=info))
+        elif setting.of_names:
+            names = "name=0.5, other=0.5"
+            found.append(gr.Textbox(next(values), label=label, info=f"{info}: {names}", placeholder=names))
         else:
             low, high = player.range_of(setting)
-            whole = {"minimum": low, "maximum": high, "step": (high - low) / 100, "info": setting.meaning}
+            whole = {"minimum": low, "maximum": high, "step": (high - low) / 100, "label": label, "info": info}
             if setting.default is None:
                 with gr.Row():
-                    found.append(gr.Checkbox(False, label=f"{setting.name} on", scale=0, min_width=170))
-                    middle = high if low >= 0 else (low + high) / 2
-                    found.append(gr.Slider(value=middle, label=setting.name, **whole))
+                    found.append(gr.Checkbox(next(values), label=f"{label} on", scale=0, min_width=170))
+                    found.append(gr.Slider(value=next(values), **whole))
             else:
-                found.append(gr.Slider(value=float(setting.default), label=setting.name, **whole))
+                found.append(gr.Slider(value=next(values), **whole))
     return found
+
+
+def next_example(player: Player, number: int) -> list[Any]:
+    """Return what "Surprise me" sets: the number of the next example, its prompt, and the values of ``widgets``."""
+    number = (number + 1) % len(player.examples)
+    example = player.examples[number]
+    return [number, example.prompt, *values_of(player, example)]
 
 
 def answers(player: Player, values: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
@@ -221,7 +258,7 @@ def answers(player: Player, values: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
         seed, length = whole("seed", seed), whole("tokens", length)
         for item in player.stream(prompt or "", control, seed=seed, routes=routes, new_tokens=length):
             if isinstance(item, Draft):
-                yield ("", draft(item.controlled), draft(item.bare), *nothing)
+                yield (WRITING, draft(item.controlled), draft(item.bare), *nothing)
             else:
                 found = item.comparison
                 effects = f'<div class="scroll">{table_html(item)}</div>'
@@ -385,9 +422,14 @@ def build(root: Path, run: Path | None = None, player: Player | None = None) -> 
 def _run_page(gr: Any, player: Player) -> None:
     """Lay out one run."""
     gr.Markdown(f"## {player.title}")
+    prompt = gr.Textbox(label="prompt", value=player.prompt, elem_id="prompt")
     with gr.Row():
+        go = gr.Button("Generate", variant="primary", elem_id="go", min_width=100)
+        stop = gr.Button("Stop", elem_id="stop", min_width=70)
+        several = len(player.examples) > 1
+        another = gr.Button("Surprise me", elem_id="another", min_width=100) if several else None
+    with gr.Row(elem_classes="play"):
         with gr.Column(scale=2, min_width=320):
-            prompt = gr.Textbox(label="prompt", value=player.prompt, elem_id="prompt")
             with gr.Row():
                 seed = gr.Number(0, label="seed", precision=0, elem_id="seed", min_width=100)
                 longest = player.new_tokens
@@ -400,8 +442,7 @@ def _run_page(gr: Any, player: Player) -> None:
             controls = widgets(gr, player)
             if not controls:
                 gr.Markdown("This model follows no control (a baseline): both texts are the same.")
-        with gr.Column(scale=3, min_width=320):
-            go = gr.Button("Generate", variant="primary", elem_id="go")
+        with gr.Column(scale=3, min_width=320, elem_classes="texts"):
             message = gr.HTML(elem_id="message")
             with gr.Row():
                 with gr.Column(min_width=200):
@@ -443,9 +484,16 @@ def _run_page(gr: Any, player: Player) -> None:
         wanted = (respond_and_offer, [over, *inputs], [*outputs, over, draw, curve])
         done = draw.click(functools.partial(drawn, player), [session, over], curve, api_visibility="private")
         done.then(saved, session, export, api_visibility="private")
-    for event in (go.click, prompt.submit):
+    events, running = [go.click, prompt.submit], []
+    if another is not None:
+        shown = gr.State(0)
+        change = functools.partial(next_example, player)
+        events.append(another.click(change, shown, [shown, prompt, *controls], api_visibility="private").then)
+    for event in events:
         done = event(*wanted, api_visibility="private")
         done.then(saved, session, export, api_visibility="private")
+        running.append(done)
+    stop.click(lambda: "", None, message, cancels=running, api_visibility="private")
 
 
 def main(
@@ -455,7 +503,7 @@ def main(
     host: str = HOST,
     port: int = PORT,
     allow_host: Sequence[str] = (),
-    output_root: str = OUTPUTS,
+    output_root: str | None = None,
     open: bool = False,
     console: Console | None = None,
     wait: bool = True,
@@ -468,12 +516,13 @@ def main(
 
     Args:
         run: the initial run directory; default: none, the page lists those of ``output_root``.
-        model: instead of runs: a Hugging Face model, folder or hub name.
+        model: instead of runs: a Hugging Face model, folder or hub name. Without any of the three, SmolLM2 under the
+            controls that come with the package, if it is in the cache.
         controls: folders of the bundles that steer it.
         host: the address to listen on; 127.0.0.1 is this machine only.
         port: of the address.
         allow_host: the names that a tunnel or proxy has, from which browsers call the page.
-        output_root: where to look for runs, and where the smoke models are trained.
+        output_root: where to look for runs, and where the smoke models are trained; by default ``outputs``.
         open: true opens a browser.
         console: where to print the address.
         wait: False returns at once.
@@ -501,8 +550,10 @@ def main(
     gr = gradio()
     from starlette.middleware import Middleware
 
+    if run is None and model is None and output_root is None and is_cached(REAL):
+        model, controls = REAL, list(bundles())
     player = None if model is None else Player.of_model(model, controls, loading, chat=chat, system=system)
-    page = build(Path(output_root), folder, player)
+    page = build(Path(output_root or OUTPUTS), folder, player)
     theme = gr.themes.Base(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
     bare = host.strip("[]").lower()
     try:

@@ -12,6 +12,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from lit_ctg.cli import dispatch
 from lit_ctg.config import compose, plain, prepare_overrides
+from lit_ctg.control import Origin
 from lit_ctg.core.generation import ControlSetting, GeneratedText
 from lit_ctg.core.trace import Comparison, TokenEffect
 from lit_ctg.errors import UserError
@@ -208,6 +209,49 @@ def test_a_model_with_bundles_is_played_like_a_run(carried_player: Player, capsy
     curve = carried_player.curve(session, "idea_gate.alpha")
     assert len(curve["values"]) == play.CURVE_POINTS and len(set(curve["controlled"])) > 1
     assert json.loads(json.dumps(session.export(), allow_nan=False))["run"].endswith("model")
+
+
+def test_bundles_without_a_sample_share_their_strengths(carried_player: Player) -> None:
+    (example,) = carried_player.examples
+    defaults = {setting.name: setting.default for setting in carried_player.generator.controls}
+    assert example.settings == {"idea_gate.alpha": defaults["idea_gate.alpha"] / 2}, "the lexicon is off without words"
+
+
+def test_the_page_begins_with_the_sample_of_a_bundle(
+    tmp_path: Path, word_model, word_tokenizer, carried_controls
+) -> None:
+    word_model.save_pretrained(tmp_path / "model")
+    word_tokenizer.save_pretrained(tmp_path / "model")
+    made = carried_controls()
+    samples = {
+        "idea_gate": {"prompt": "the acid", "settings": "control.gate.alpha=0.25"},
+        "lexicon": {"prompt": "the war", "settings": "control.words.to_polarity=1 control.words.other=2 control.x"},
+        "memory": None,
+    }
+    for name, sample in samples.items():
+        made[name].origin = Origin({"zoo": {"sample": sample}})
+        made[name].save_pretrained(tmp_path / name)
+    player = Player.of_model(str(tmp_path / "model"), [str(tmp_path / name) for name in samples])
+    gate, words, both = (example.settings for example in player.examples)
+    assert player.prompt == "the acid"
+    assert gate == {"memory.strength": 0.0, "idea_gate.alpha": 0.25}
+    assert words == {"memory.strength": 0.0, "idea_gate.alpha": 0.0, "lexicon.to_polarity": 1.0}
+    assert both == {"idea_gate.alpha": 0.25, "lexicon.to_polarity": 1.0}
+    (alpha,) = (setting for setting in player.generator.controls if setting.name == "idea_gate.alpha")
+    assert player.range_of(alpha) == (0.0, 0.5), "twice what works"
+
+
+def test_who_leaves_stops_the_writing(player: Player, monkeypatch: pytest.MonkeyPatch) -> None:
+    def endless(*_: object, watch, **__: object) -> None:
+        while True:
+            watch("a", "b")
+
+    monkeypatch.setattr(play, "compare", endless)
+    stream = player.stream(PROMPT, {}, seed=0)
+    assert next(stream) == Draft("a", "b")
+    stream.close()
+    assert player.lock.acquire(timeout=60)
+    player.lock.release()
 
 
 def test_bad_settings_of_a_carried_control_are_one_line(carried_player: Player) -> None:

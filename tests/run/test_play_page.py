@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from lit_ctg import trust
 from lit_ctg.core.generation import ControlSetting
 from lit_ctg.errors import UserError
 from lit_ctg.run import play_page
-from lit_ctg.run.play import Player, Session
+from lit_ctg.run.play import Example, Player, Session
 from lit_ctg.run.play_page import (
     NONE,
     _downloads,
@@ -24,6 +25,7 @@ from lit_ctg.run.play_page import (
     control_of,
     drawn,
     main,
+    next_example,
     saved,
     smoke_groups,
     to_vary,
@@ -52,6 +54,39 @@ def test_widgets_become_controls() -> None:
     assert control_of(settings, [0.7, False, 0.9, NONE, ""]) == {"alpha": 0.7}
     given = {"alpha": 0.0, "high": 0.9, "source": "b", "mix": {"a": 1.0}}
     assert control_of(settings, [0.0, True, 0.9, "b", "a=1"]) == given
+
+
+def test_surprises_go_round_and_fill_all_widgets() -> None:
+    settings = [ControlSetting("a.strength", "", 1.0, low=0.0), ControlSetting("a.to_x", "", low=0.0, high=1.0),
+                ControlSetting("b.kind", "", choices=("c", "d"))]  # fmt: skip
+    generator = SimpleNamespace(controls=settings)
+    examples = [Example("one", {"a.to_x": 0.5}), Example("two", {"a.strength": 0.0})]
+    player = Player("model", "title", generator, examples=examples)  # type: ignore[arg-type] # stands in
+    assert next_example(player, 1) == [0, "one", 1.0, True, 0.5, NONE]
+    assert next_example(player, 0) == [1, "two", 0.0, False, 1.0, NONE]
+
+
+@pytest.mark.parametrize(
+    ("given", "there", "expected"),
+    [
+        ({}, True, ("smollm2", ["polarity"])),
+        ({}, False, None),
+        ({"output_root": "outputs"}, True, None),
+        ({"model": "mine"}, True, ("mine", ())),
+    ],
+)
+def test_without_a_word_it_opens_on_a_real_model(
+    given: dict, there: bool, expected: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[object] = []
+    monkeypatch.setattr(Player, "of_model", lambda model, controls, *_, **__: opened.append((model, controls)))
+    monkeypatch.setattr(play_page, "is_cached", lambda name: there)
+    monkeypatch.setattr(play_page, "bundles", lambda: {"polarity": Path("polarity")})
+    monkeypatch.setattr(play_page, "gradio", lambda: SimpleNamespace())
+    monkeypatch.setattr(play_page, "build", lambda *_: opened.append("page") or 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        main(**given)
+    assert opened == [*filter(None, [expected]), "page"]
 
 
 def test_answers_grow_and_end_with_the_session(player: Player) -> None:
