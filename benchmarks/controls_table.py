@@ -2,7 +2,8 @@
 
     python benchmarks/controls_table.py --bundles FOLDER --texts FOLDER --out FOLDER [--rows lora,grammar] [--seed 1]
 
-``--bundles`` holds the controls as ``ROWS`` names them, beside each the seconds of its training (``train.json``).
+``--bundles`` holds the controls as ``ROWS`` names them, beside each a ``train.json``: the processor ``seconds`` of its
+training, and what it ``saved`` of held-out text (nats, with its interval).
 ``--texts`` holds a file of reviews a class that no control has read: three quarters train the judge of classes, the
 others are held out. A row is kept in ``--out``, and the table has all rows that are there. Each text is written twice
 from the same draws, with the control and without.
@@ -13,11 +14,12 @@ from __future__ import annotations
 import copy
 import functools
 import json
+import math
 import re
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +29,9 @@ from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
 from turns import best, parser, progress, read
 
 from lit_ctg.control import Control, Steered
-from lit_ctg.control.base import Prefix
 from lit_ctg.control.class_models import Experts, GenerativeClassifier
 from lit_ctg.control.guidance import Guidance
-from lit_ctg.control.memory import read_scores
 from lit_ctg.control.token_bias import TokenBias, log_odds
-from lit_ctg.core.chat import text_ids
 from lit_ctg.field.judge import BagJudge, balanced, prove, snippets
 from lit_ctg.field.measure import text_cost, word_share
 from lit_ctg.field.task import Example
@@ -40,6 +39,7 @@ from lit_ctg.network.huggingface import load_model
 from lit_ctg.network.pretrained import Loading, resolve
 from lit_ctg.papers.idea_gate.corpus import known_domains, load_domain
 from lit_ctg.papers.semantic_fusion.control import Grammar
+from lit_ctg.papers.semantic_fusion.lexicon import Lexicon
 from lit_ctg.statistics import t_interval
 
 PLACES = ("restaurant", "hotel", "garage", "bakery", "airline", "bar")
@@ -67,8 +67,8 @@ OWN_PROMPTS = {
     ],
     "clauses": [("", "")] * 16,
 }
-# tokens of a text and of a window of held-out text; rounds of a timing
-TOKENS, CONTEXT, ROUNDS = 40, 128, 2
+# tokens of a text, words of one that is shown, rounds of a timing
+TOKENS, WORDS, ROUNDS = 40, 20, 2
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,7 @@ class Row:
         measure: a key of ``MEASURES``.
         also: further controls, made of the bench.
         trained: the folder with the training's time; by default that of the first bundle.
+        names: class -> its name in the settings, where they call it otherwise.
     """
 
     bundles: Sequence[str]
@@ -88,6 +89,7 @@ class Row:
     measure: str = "class"
     also: Sequence[Callable[[Bench], Control]] = ()
     trained: str = ""
+    names: Mapping[str, str] = field(default_factory=dict)
 
 
 def _classes(folder: str, strength: float) -> Row:
@@ -98,6 +100,13 @@ def _classes(folder: str, strength: float) -> Row:
 
 ROWS = {
     "grammar": Row(["grammar"], {"grammar.strength": 1}, "clauses"),
+    "lexicon": Row(
+        ["polarity"], {"polarity.to_{asked}": 1}, "words", names={"positive": "praise", "negative": "blame"}
+    ),
+    "memory": Row(["alice"], {"alice.strength": 1}, "saved"),
+    "micro_models": Row(["years"], {}, "years"),
+    "idea_gate": Row(["on_topic"], {"on_topic.alpha": 0.5}, "terms"),
+    "neuron_codes": Row(["sentiment"], {"sentiment.{asked}": 1}),
     "token_bias": _classes("log_odds/token_bias", 0.5),
     "graphmax": Row(["graphmax/{asked}/graphmax"], {"graphmax.strength": 3}),
     "future": _classes("fudge/future", 16),
@@ -166,7 +175,9 @@ class Bench:
         for place, (_, name) in enumerate(asked):
             groups.setdefault(name if name in self.classes else "", []).append(place)
         for name, places in groups.items():
-            settings = {} if row is None else {key.format(asked=name): value for key, value in row.settings.items()}
+            given = {} if row is None else row.settings
+            called = name if row is None else row.names.get(name, name)
+            settings = {key.format(asked=called): value for key, value in given.items()}
             steered = Steered(self.model, self.controls(row, name), tokenizer=self.tokenizer)
             found = steered.write(
                 [asked[place][0] for place in places], settings, max_new_tokens=tokens, do_sample=True, top_p=0.95,
@@ -204,26 +215,6 @@ class Bench:
         costs = text_cost(*self.second, [prompt for prompt, _ in asked], written, batch=8)
         return [nats / count if count else None for nats, count in costs]
 
-    @torch.no_grad()
-    def saved(self, row: Row) -> list[list[float]]:
-        """Return minus nats a token of held-out reviews under a control without hooks, and under the model alone."""
-        (control,) = self.controls(row, "")
-        given = {key.partition(".")[2]: value for key, value in row.settings.items()}
-        rule = control.rule(control.values(given, 1), Prefix())
-        assert rule is not None
-        found = []
-        for example in self.held_out[: self.most or len(REVIEWS)]:
-            both, count = torch.zeros(2), 0
-            ids = text_ids(self.tokenizer, [example.text])[0]
-            for prefix_XT, scores_XV, target_X in read_scores(self.model, ids, context=CONTEXT):
-                off_XV = scores_XV.float()
-                for way, own_XV in enumerate((rule(prefix_XT, off_XV), off_XV)):
-                    both[way] += own_XV.log_softmax(-1).gather(1, target_X.unsqueeze(1)).sum()
-                count += len(target_X)
-            if count:
-                found.append((both / count).tolist())
-        return [list(own) for own in zip(*found, strict=True)]
-
     def bare(self, measure: str) -> dict[str, Any]:
         """Return the model's own texts for a measure, which all its rows share, and their fluency."""
         path = self.out / f"bare_{measure if measure in OWN_PROMPTS else 'class'}.json"
@@ -247,21 +238,36 @@ class Bench:
         }
         spent = best(ways, 1 if self.most else ROUNDS)
         step = {way: spent[f"{way} 9"] - spent[f"{way} 1"] for way in ("on", "off")}
+        own = (
+            [score(self, asked, texts) for texts in (on, off["texts"])]
+            if score is not None
+            else self.facts(row)["saved"]
+        )
         return {
             "asked": asked, "on": on, "off": off["texts"], "measure": row.measure, "settings": dict(row.settings),
-            "own": self.saved(row) if score is None else [score(self, asked, own) for own in (on, off["texts"])],
+            "own": own,
             "nats": [self.fluency(asked, on), off["nats"]],
-            "cost": step["on"] / step["off"], "seconds": self.seconds(row),
+            "cost": step["on"] / step["off"], "seconds": self.facts(row).get("seconds"),
         }  # fmt: skip
 
-    def seconds(self, row: Row) -> float | None:
-        """Return how long the training of a row's bundles took, None where nobody wrote it down."""
+    def facts(self, row: Row) -> dict[str, Any]:
+        """Return what was written down of a row's training: its ``seconds``, and what it ``saved`` of held-out text."""
         path = self.bundles / (row.trained or row.bundles[0].partition("/")[0]) / "train.json"
-        return float(json.loads(path.read_text("utf-8"))["seconds"]) if path.is_file() else None
+        return dict(json.loads(path.read_text("utf-8"))) if path.is_file() else {}
 
 
 def _as_asked(bench: Bench, asked: Asked, written: Sequence[str]) -> list[float]:
     return [float(own == name) for own, (_, name) in zip(bench.judge.judge(written), asked, strict=True)]
+
+
+def _words(_: Bench, asked: Asked, written: Sequence[str]) -> list[float]:
+    lexicon = Lexicon(path="reviews")
+    sign = {"positive": 1, "negative": -1}
+    lists = {
+        name: {word for word, grade in zip(lexicon.words, lexicon.column("polarity"), strict=True) if own * grade > 0}
+        for name, own in sign.items()
+    }
+    return [word_share(text, lists[name]) for text, (_, name) in zip(written, asked, strict=True)]
 
 
 def _terms(_: Bench, asked: Asked, written: Sequence[str]) -> list[float]:
@@ -273,12 +279,14 @@ def _clauses(_: Bench, asked: Asked, written: Sequence[str]) -> list[float]:
     return [float(CLAUSE.fullmatch(text.strip()) is not None) for text in written]
 
 
-# name -> (the table's name of it, score of each text; None: of held-out reviews)
+# name -> (the table's name of it, score of each text; None: the training measured it)
 MEASURES: dict[str, tuple[str, Callable[..., list[float]] | None]] = {
     "class": ("texts judged as asked", _as_asked),
     "terms": ("words of the topic", _terms),
     "clauses": ("valid clauses", _clauses),
-    "saved": ("log P a token of held-out reviews, nats", None),
+    "words": ("words of the lexicon", _words),
+    "saved": ("nats saved a token of held-out text", None),
+    "years": ("nats saved a year of held-out text", None),
 }
 HEAD = (
     "| control | trained | own measure | off | on | difference | fluency off, on | cost | a text |\n"
@@ -288,6 +296,8 @@ HEAD = (
 
 def line(name: str, found: Mapping[str, Any]) -> str:
     """Return a row of the table."""
+    if MEASURES[found["measure"]][1] is None:
+        return _cells(name, found, "-", "-", found["own"], 0)
     on, off = found["own"]
     by_prompt: dict[str, list[float]] = {}
     for place, (one, other) in enumerate(zip(on, off, strict=True)):
@@ -295,19 +305,23 @@ def line(name: str, found: Mapping[str, Any]) -> str:
         prompt = found["asked"][place][0] if len(on) == len(found["asked"]) else ""
         by_prompt.setdefault(prompt or str(place), []).append(one - other)
     differences = [sum(each) / len(each) for each in by_prompt.values()]
-    low, high = t_interval(differences) or (float("nan"), float("nan"))
-    change = f"{sum(differences) / len(differences):+.3f} [{low:.3f}, {high:.3f}]"
+    change = sum(differences) / len(differences), *(t_interval(differences) or (math.nan, math.nan))
+    # the first text that has what its measure counts
+    shown = next((place for place, score in enumerate(on) if score > 0), 0)
+    return _cells(name, found, f"{sum(off) / len(off):.2f}", f"{sum(on) / len(on):.2f}", change, shown)
+
+
+def _cells(name: str, found: Mapping[str, Any], off: str, on: str, change: Sequence[float], shown: int) -> str:
     nats = [[each for each in own if each is not None] for own in reversed(found["nats"])]
     fluency = ", ".join(f"{sum(own) / len(own):.2f}" if own else "-" for own in nats)
     seconds = found["seconds"]
     trained = "no" if seconds is None else f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
-    # the first text that has what its measure counts
-    shown = next((place for place, score in enumerate(on[: len(found["on"])]) if score > 0), 0)
     prompt, asked = found["asked"][shown]
-    words = f"{prompt} {found['on'][shown]}".split()[:24]
+    words = f"{prompt} {found['on'][shown]}".split()[:WORDS]
     text = f"{asked}: {' '.join(words)}".removeprefix(": ").replace("|", "/")
-    cells = [f"`{name}`", trained, MEASURES[found["measure"]][0], f"{sum(off) / len(off):.3f}",
-             f"{sum(on) / len(on):.3f}", change, fluency, f"{found['cost']:.2f}", text]  # fmt: skip
+    value, low, high = change
+    cells = [f"`{name}`", trained, MEASURES[found["measure"]][0], off, on, f"{value:+.2f} [{low:.2f}, {high:.2f}]",
+             fluency, f"{found['cost']:.2f}", text]  # fmt: skip
     return f"| {' | '.join(cells)} |"
 
 
