@@ -1,7 +1,7 @@
 """What a control costs: a decode step under each control, and under several, divided by the bare model's.
 
     python benchmarks/bench_controls.py [--size gpt2] [--rows 8] [--tokens 16] [--device cuda] [--quick]
-    python benchmarks/bench_controls.py --model smollm2 [--rows 8]
+    python benchmarks/bench_controls.py --model smollm2 [--rows 1,8,32]
 
 A random GPT-2, or a model of ``lit-ctg model list``, writes from prompts of different lengths by Hugging Face's
 ``generate``, greedily. Exit code 1 where the controls of all papers together take more than ``LIMIT`` times the bare
@@ -117,7 +117,9 @@ def main(words: Sequence[str] | None = None) -> int:
     made = parser(__doc__)
     made.add_argument("--size", choices=list(SIZES), default="gpt2")
     made.add_argument("--model", help="a model of lit-ctg model list in place of the random one")
-    made.add_argument("--rows", type=int, default=8)
+    made.add_argument(
+        "--rows", type=lambda text: [int(part) for part in text.split(",")], default=[8], help="8 or 1,8,32"
+    )
     made.add_argument("--tokens", type=int, default=8)
     options = read(made, words)
     given = texts()[:40] if options.quick else texts()
@@ -135,30 +137,33 @@ def main(words: Sequence[str] | None = None) -> int:
         model = GPT2LMHeadModel(config).eval().to(options.device)
     model.generation_config.eos_token_id = None  # every text has all its tokens
     every = controls(model, tokenizer, given)
-    prompts = [" ".join(text.split()[: 8 + 2 * (row % 8)]) for row, text in enumerate(given[: options.rows])]
     papers = [control for control in every if control.name not in OURS]
     sets = {"bare": [], **{control.name: [control] for control in every}, ALL: papers}
     if options.quick:
         sets = {"bare": [], ALL: papers}
 
-    def text(names: list[Control], length: int) -> Any:
+    def text(names: list[Control], rows: int, length: int) -> Any:
+        prompts = [" ".join(text.split()[: 8 + 2 * (row % 8)]) for row, text in enumerate(given[:rows])]
         on = {f"{each.name}.{key}": value for each in names for key, value in SETTINGS[each.name].items()}
         steered = Steered(model, names, tokenizer=tokenizer)
         return lambda: steered.generate(prompts, on, max_new_tokens=length, pad_token_id=0)
 
     lengths = (1, 1 + (1 if options.quick else options.tokens))
-    ways = {f"{name}, {length}": text(names, length) for name, names in sets.items() for length in lengths}
-    seconds = best(ways, options.rounds, options.device)
-    # reading the prompts left out: what further tokens take
-    step = {name: seconds[f"{name}, {lengths[1]}"] - seconds[f"{name}, {lengths[0]}"] for name in sets}
     limit = LIMIT if size == "gpt2" else None
-    rows = [
-        Row(f"decode step, {size}: {name} / bare", step[name] / step["bare"], most=limit if name == ALL else None)
-        for name in sets
-        if name != "bare"
-    ]
+    rows = []
+    for count in options.rows:
+        ways = {f"{name}, {each}": text(names, count, each) for name, names in sets.items() for each in lengths}
+        seconds = best(ways, options.rounds, options.device)
+        # reading the prompts left out: what further tokens take
+        step = {name: seconds[f"{name}, {lengths[1]}"] - seconds[f"{name}, {lengths[0]}"] for name in sets}
+        what = f"decode step, {size}, {count} texts" if count > 1 else f"decode step, {size}, 1 text"
+        rows += [
+            Row(f"{what}: {name} / bare", step[name] / step["bare"], most=limit if name == ALL else None)
+            for name in sets
+            if name != "bare"
+        ]
     if options.device == "cpu":
-        head, hidden_ND = IdeaHead(width, tokens).eval(), torch.randn(options.rows, width)
+        head, hidden_ND = IdeaHead(width, tokens).eval(), torch.randn(options.rows[-1], width)
         forms = {"stored": lambda: head(hidden_ND), "turned": functools.partial(rows_logits, head, hidden_ND)}
         with torch.no_grad():
             turned = best(forms, 10 * options.rounds)

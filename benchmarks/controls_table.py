@@ -1,6 +1,6 @@
 """All controls on one real model: effect on their own measure, fluency under a second model, cost, one text.
 
-    python benchmarks/controls_table.py --bundles FOLDER --texts FOLDER --out FOLDER [--rows lora,grammar] [--seed 1]
+    python benchmarks/controls_table.py --bundles FOLDER --texts FOLDER --out FOLDER [--rows lora,grammar] [--cost]
 
 ``--bundles`` holds the controls as ``ROWS`` names them, beside each a ``train.json``: the processor ``seconds`` of its
 training, and what it ``saved`` of held-out text (nats, with its interval).
@@ -67,8 +67,8 @@ OWN_PROMPTS = {
     ],
     "clauses": [("", "")] * 16,
 }
-# tokens of a text, words of one that is shown, rounds of a timing
-TOKENS, WORDS, ROUNDS = 40, 20, 2
+# tokens of a text, words of one that is shown, lengths and rounds of a timing
+TOKENS, WORDS, LENGTHS, ROUNDS = 40, 20, (1, 9), 2
 
 
 @dataclass(frozen=True)
@@ -227,17 +227,9 @@ class Bench:
         return found
 
     def measured(self, row: Row) -> dict[str, Any]:
-        """Return a row's texts, their fluency, the control's own measure and its cost."""
+        """Return a row's texts, their fluency, and the control's own measure."""
         asked, score = self.asked(row.measure), MEASURES[row.measure][1]
         off, on = self.bare(row.measure), self.write(row, asked, self.tokens)
-        timed = [each for each in asked if each[1] in ("", asked[0][1])][:8]
-        ways = {
-            f"{way} {length}": functools.partial(self.write, each, timed, length)
-            for way, each in (("on", row), ("off", None))
-            for length in (1, 9)
-        }
-        spent = best(ways, 1 if self.most else ROUNDS)
-        step = {way: spent[f"{way} 9"] - spent[f"{way} 1"] for way in ("on", "off")}
         own = (
             [score(self, asked, texts) for texts in (on, off["texts"])]
             if score is not None
@@ -247,8 +239,20 @@ class Bench:
             "asked": asked, "on": on, "off": off["texts"], "measure": row.measure, "settings": dict(row.settings),
             "own": own,
             "nats": [self.fluency(asked, on), off["nats"]],
-            "cost": step["on"] / step["off"], "seconds": self.facts(row).get("seconds"),
+            "seconds": self.facts(row).get("seconds"),
         }  # fmt: skip
+
+    def costs(self, names: Sequence[str]) -> dict[str, float]:
+        """Return the time of a decode step of eight texts under each row, divided by the bare model's."""
+        timed: Asked = [(prompt, self.classes[0]) for prompt in REVIEWS[:8]]
+        ways = {}
+        for name in ("", *names):
+            row = ROWS[name] if name else None
+            asked = [("", "")] * 8 if row is not None and row.measure == "clauses" else timed
+            ways |= {f"{name} {length}": functools.partial(self.write, row, asked, length) for length in LENGTHS}
+        spent = best(ways, 1 if self.most else ROUNDS)
+        step = {name: spent[f"{name} {LENGTHS[1]}"] - spent[f"{name} {LENGTHS[0]}"] for name in ("", *names)}
+        return {name: step[name] / step[""] for name in names}
 
     def facts(self, row: Row) -> dict[str, Any]:
         """Return what was written down of a row's training: its ``seconds``, and what it ``saved`` of held-out text."""
@@ -321,7 +325,7 @@ def _cells(name: str, found: Mapping[str, Any], off: str, on: str, change: Seque
     text = f"{asked}: {' '.join(words)}".removeprefix(": ").replace("|", "/")
     value, low, high = change
     cells = [f"`{name}`", trained, MEASURES[found["measure"]][0], off, on, f"{value:+.2f} [{low:.2f}, {high:.2f}]",
-             fluency, f"{found['cost']:.2f}", text]  # fmt: skip
+             fluency, "-" if found["cost"] is None else f"{found['cost']:.2f}", text]  # fmt: skip
     return f"| {' | '.join(cells)} |"
 
 
@@ -353,6 +357,10 @@ def write_grammar(bundles: Path) -> None:
     Grammar({"start": "THE", "slots": slots}).save_pretrained(bundles / "grammar")
 
 
+def _there(folder: Path, name: str) -> bool:
+    return (folder / f"{name}.json").is_file()
+
+
 def main(words: Sequence[str] | None = None) -> int:
     """Measure the rows and print the table; return the exit code."""
     made = parser(__doc__)
@@ -362,6 +370,7 @@ def main(words: Sequence[str] | None = None) -> int:
     made.add_argument("--texts", type=Path)
     made.add_argument("--out", type=Path, default=Path("outputs/controls"))
     made.add_argument("--rows", default=",".join(ROWS), help="to measure; none: only print the table")
+    made.add_argument("--cost", action="store_true", help="time a step under all rows that are there, in one run")
     made.add_argument("--seed", type=int, default=0)
     options = read(made, words)
     with tempfile.TemporaryDirectory() as temporary:
@@ -370,17 +379,21 @@ def main(words: Sequence[str] | None = None) -> int:
         if options.quick:
             bench, names = _trial(Path(temporary)), ["token_bias", "grammar"]
             out = bench.out
-        elif names:
+        elif names or options.cost:
             reviews = {path.stem: path.read_text("utf-8").split("\n\n") for path in sorted(options.texts.glob("*.txt"))}
             models = [_real(name, options.device) for name in (options.model, options.second)]
             write_grammar(options.bundles)
             bench = Bench(models, options.bundles, reviews, out, options.seed)
         for name in names:
             progress(name)
-            kept = json.dumps(bench.measured(ROWS[name]), ensure_ascii=False, indent=1)
-            (out / f"{name}.json").write_text(kept + "\n", encoding="utf-8")
-        paths = {name: out / f"{name}.json" for name in ROWS}
-        rows = [line(name, json.loads(path.read_text("utf-8"))) for name, path in paths.items() if path.is_file()]
+            found = json.dumps(bench.measured(ROWS[name]), ensure_ascii=False, indent=1)
+            (out / f"{name}.json").write_text(found + "\n", encoding="utf-8")
+        kept = {name: json.loads((out / f"{name}.json").read_text("utf-8")) for name in ROWS if _there(out, name)}
+        if options.cost or options.quick:
+            costs = json.dumps(bench.costs(list(kept)), indent=1)
+            (out / "costs.json").write_text(costs + "\n", encoding="utf-8")
+        costs = json.loads((out / "costs.json").read_text("utf-8")) if _there(out, "costs") else {}
+        rows = [line(name, {**found, "cost": costs.get(name)}) for name, found in kept.items()]
     print(HEAD, *rows, sep="\n")
     return 0
 

@@ -50,9 +50,11 @@ def executed(path: Path) -> dict[str, Any]:
 def main(path: Path) -> None:
     """Run a notebook in an empty folder and write it back."""
     before = Path.cwd()
+    real = "model=smollm2" in path.read_text(encoding="utf-8")
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-        os.environ["LIT_CTG_CACHE"] = "cache"  # no path of this machine is printed
+        if not real:  # a real model is in the cache
+            os.environ["LIT_CTG_CACHE"] = "cache"  # no path of this machine is printed
         try:
             notebook = executed(before / path)
         finally:

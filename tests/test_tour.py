@@ -13,12 +13,17 @@ from typing import Any
 import pytest
 
 from lit_ctg.config import compose
+from lit_ctg.run.play_page import is_cached
 from tests.pages import module_at
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 NOTEBOOKS = sorted(DOCS.rglob("*.ipynb"))
 PAPERS = sorted(path.parent.name for path in (DOCS.parent / "experiments").glob("*/paper.yaml"))
-RUN = [pytest.param(path, id=path.stem, marks=pytest.mark.long) for path in NOTEBOOKS]
+REAL = "model=smollm2"
+RUN = [
+    pytest.param(path, id=path.stem, marks=pytest.mark.real if REAL in path.read_text("utf-8") else pytest.mark.long)
+    for path in NOTEBOOKS
+]
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +65,10 @@ def test_what_it_names_is_there(path: Path) -> None:
 @pytest.mark.parametrize("path", RUN)
 def test_it_runs(path: Path, runner: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("LIT_CTG_CACHE", str(tmp_path / "cache"))
+    if REAL not in path.read_text("utf-8"):
+        monkeypatch.setenv("LIT_CTG_CACHE", str(tmp_path / "cache"))
+    elif not is_cached("smollm2"):
+        pytest.skip("smollm2 is not cached: lit-ctg model get smollm2")
     committed = code_cells(json.loads(path.read_text(encoding="utf-8")))
     for was, now in zip(committed, code_cells(runner.executed(path)), strict=True):
         # texts and numbers may differ from processor to processor; whether a cell says something does not

@@ -3,7 +3,7 @@
 A ``Control`` steers a Hugging Face causal language model while it decodes, in one or more of three ways: by a score
 rule, by hooks that read hidden states, by hooks that change what the network computes. A subclass is beside its paper
 (``papers/<paper>/control.py``), or here if it has none, and is found by its ``kind`` (``control/bundle.py:kinds``).
-docs/controls.md shows one from top to bottom.
+CONTRIBUTING.md shows one from top to bottom.
 
 Shape letters: B prompts, N rows of a decode step (B, or B times the beams or sequences per prompt, a prompt's rows next
 to each other), T prefix tokens, V vocabulary, D hidden size.
@@ -310,7 +310,7 @@ def _is_compiled(module: nn.Module) -> bool:
 
 
 class Control(Carried, Checked, abc.ABC):
-    """One way of steering a causal language model; see the module's docstring and docs/controls.md.
+    """One way of steering a causal language model; see the module's docstring and CONTRIBUTING.md.
 
     A subclass sets the class attributes and defines ``settings``, at least one of ``rule`` and ``hooks``, and for
     bundles ``config``, ``tensors`` and ``restore``.

@@ -235,16 +235,17 @@ def examples_of(controls: Sequence[Control], settings: Sequence[ControlSetting])
 
 def _sample(control: Control, known: Mapping[str, ControlSetting]) -> Example | None:
     """Return the sample that a bundle's record holds, None without one; settings of another name are left out."""
-    record = control.origin.record if control.origin is not None else None
-    sample = ((record or {}).get("zoo") or {}).get("sample") or {}
-    settings = {}
-    for word in str(sample.get("settings", "")).split():
+    settings, prompt, words = dict[str, float](), "", ""
+    with contextlib.suppress(AttributeError, IndexError, KeyError, TypeError):  # a file may hold anything
+        made = control.origin.record["zoo"]  # type: ignore[union-attr,index] # or it has none
+        prompt, words = str(made["prompt"]), str(made["sample"][-1][0])
+    for word in words.split():
         key, _, value = word.partition("=")
         name = f"{control.name}.{key.rpartition('.')[2]}"
         with contextlib.suppress(UserError, ValueError):
             if name in known:
                 settings[name] = float(known[name].checked(float(value)))
-    return Example(str(sample.get("prompt", "")), settings) if settings else None
+    return Example(prompt, settings) if settings else None
 
 
 class Player:

@@ -15,8 +15,9 @@ from lit_ctg.core.generation import ControlSetting
 from lit_ctg.decoding.rule import ScoreRule
 from lit_ctg.errors import UserError
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "controls.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.S)
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "controls.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE + (ROOT / "CONTRIBUTING.md").read_text("utf-8"), flags=re.S)
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from lit_ctg.errors import UserError
 from lit_ctg.network.huggingface import load_model
 from lit_ctg.network.pretrained import Loading, cached, origin
 from lit_ctg.zoo.build import RECIPES, measure
+from tests.pages import ROOT, Example, examples
 
 NAME = "smollm2"
 try:
@@ -144,3 +146,25 @@ def test_commands(bias: Control, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().out.count("The") >= 2
     assert main([*words, "prompt=Where is the ship?", "chat=true", "system=You are brief."]) == 0
     assert capsys.readouterr().out.strip()
+
+
+SHOWN = [
+    pytest.param(example, id=f"{page.stem}-{number}")
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+    for number, example in enumerate(examples(page.read_text(encoding="utf-8")))
+    if "model=smollm2" in example.line and example.output
+]
+
+
+def test_readme_shows_texts_of_the_model() -> None:
+    assert sum("README" in str(each.id) for each in SHOWN) >= 2
+
+
+@pytest.mark.parametrize("example", SHOWN)
+def test_a_page_shows_what_the_command_wrote(example: Example, run_cli: Any) -> None:
+    """To the letter where bfloat16 is computed by the same units; a text begins with its prompt everywhere."""
+    code, out, err = run_cli(*shlex.split(example.line)[1:])
+    assert code == 0, err
+    shown, written = " ".join(example.output).split(), out.split()
+    same = torch.cpu._is_avx512_bf16_supported() and not torch.cpu._is_amx_tile_supported()
+    assert written == shown if same else written[:2] == shown[:2]

@@ -223,19 +223,21 @@ def test_the_page_begins_with_the_sample_of_a_bundle(
     word_model.save_pretrained(tmp_path / "model")
     word_tokenizer.save_pretrained(tmp_path / "model")
     made = carried_controls()
-    samples = {
-        "idea_gate": {"prompt": "the acid", "settings": "control.gate.alpha=0.25"},
-        "lexicon": {"prompt": "the war", "settings": "control.words.to_polarity=1 control.words.other=2 control.x"},
-        "memory": None,
+    without = ["without", "..."]
+    words = "control.words.to_polarity=1 control.words.other=2 control.x"
+    samples: dict[str, object] = {
+        "idea_gate": {"prompt": "the acid", "sample": [without, ["control.gate.alpha=0.25", "..."]]},
+        "lexicon": {"prompt": "the war", "sample": [without, [words, "..."]]},
+        "memory": ["damaged"],
     }
     for name, sample in samples.items():
-        made[name].origin = Origin({"zoo": {"sample": sample}})
+        made[name].origin = Origin({"zoo": sample})
         made[name].save_pretrained(tmp_path / name)
     player = Player.of_model(str(tmp_path / "model"), [str(tmp_path / name) for name in samples])
-    gate, words, both = (example.settings for example in player.examples)
+    gate, lexicon, both = (example.settings for example in player.examples)
     assert player.prompt == "the acid"
     assert gate == {"memory.strength": 0.0, "idea_gate.alpha": 0.25}
-    assert words == {"memory.strength": 0.0, "idea_gate.alpha": 0.0, "lexicon.to_polarity": 1.0}
+    assert lexicon == {"memory.strength": 0.0, "idea_gate.alpha": 0.0, "lexicon.to_polarity": 1.0}
     assert both == {"idea_gate.alpha": 0.25, "lexicon.to_polarity": 1.0}
     (alpha,) = (setting for setting in player.generator.controls if setting.name == "idea_gate.alpha")
     assert player.range_of(alpha) == (0.0, 0.5), "twice what works"

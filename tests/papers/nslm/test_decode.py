@@ -40,9 +40,9 @@ def test_the_snippet_of_the_page_on_a_byte_level_vocabulary(
     page = (Path(__file__).resolve().parents[3] / "docs" / "papers" / "nslm.md").read_text(encoding="utf-8")
     names: dict[str, Any] = {}
     exec(page.partition("```python\n")[2].partition("```")[0], names)  # a page of ours
-    assert names["table"].names == ("year",) and len(names["table"].classes[0]) > 20
-    assert "*difference/" in capsys.readouterr().out
     control, tokenizer, model = names["control"], names["tokenizer"], names["model"]
+    assert [each.name for each in control.classes] == ["year"] and len(control.classes[0].texts) > 20
+    assert "year" in capsys.readouterr().out
     prompt = tokenizer("It began in 1914 and ended in", return_tensors="pt")
     scores = model(**prompt).logits[:, -1].detach()
     (fired,) = control.explain(prompt.input_ids, scores)[0]
