@@ -68,7 +68,7 @@ OWN_PROMPTS = {
     "clauses": [("", "")] * 16,
 }
 # tokens of a text, words of one that is shown, lengths and rounds of a timing
-TOKENS, WORDS, LENGTHS, ROUNDS = 40, 20, (1, 9), 2
+TOKENS, WORDS, LENGTHS, ROUNDS = 40, 18, (1, 9), 2
 
 
 @dataclass(frozen=True)
@@ -285,23 +285,20 @@ def _clauses(_: Bench, asked: Asked, written: Sequence[str]) -> list[float]:
 
 # name -> (the table's name of it, score of each text; None: the training measured it)
 MEASURES: dict[str, tuple[str, Callable[..., list[float]] | None]] = {
-    "class": ("texts judged as asked", _as_asked),
-    "terms": ("words of the topic", _terms),
+    "class": ("as asked", _as_asked),
+    "terms": ("topic words", _terms),
     "clauses": ("valid clauses", _clauses),
-    "words": ("words of the lexicon", _words),
-    "saved": ("nats saved a token of held-out text", None),
-    "years": ("nats saved a year of held-out text", None),
+    "words": ("lexicon words", _words),
+    "saved": ("nats saved a token", None),
+    "years": ("nats saved a year", None),
 }
-HEAD = (
-    "| control | trained | own measure | off | on | difference | fluency off, on | cost | a text |\n"
-    "|---|---:|---|---:|---:|---|---|---:|---|"
-)
+HEAD = "| control | training | effect | fluency | step | a text |\n|---|---:|---|---|---:|---|"
 
 
 def line(name: str, found: Mapping[str, Any]) -> str:
     """Return a row of the table."""
     if MEASURES[found["measure"]][1] is None:
-        return _cells(name, found, "-", "-", found["own"], 0)
+        return _cells(name, found, "", found["own"], 0)
     on, off = found["own"]
     by_prompt: dict[str, list[float]] = {}
     for place, (one, other) in enumerate(zip(on, off, strict=True)):
@@ -312,21 +309,22 @@ def line(name: str, found: Mapping[str, Any]) -> str:
     change = sum(differences) / len(differences), *(t_interval(differences) or (math.nan, math.nan))
     # the first text that has what its measure counts
     shown = next((place for place, score in enumerate(on) if score > 0), 0)
-    return _cells(name, found, f"{sum(off) / len(off):.2f}", f"{sum(on) / len(on):.2f}", change, shown)
+    means = f"{sum(off) / len(off):.2f} to {sum(on) / len(on):.2f}, "
+    return _cells(name, found, means, change, shown)
 
 
-def _cells(name: str, found: Mapping[str, Any], off: str, on: str, change: Sequence[float], shown: int) -> str:
+def _cells(name: str, found: Mapping[str, Any], means: str, change: Sequence[float], shown: int) -> str:
+    value, low, high = change
+    effect = f"{MEASURES[found['measure']][0]} {means}{value:+.2f} [{low:.2f}, {high:.2f}]"
     nats = [[each for each in own if each is not None] for own in reversed(found["nats"])]
-    fluency = ", ".join(f"{sum(own) / len(own):.2f}" if own else "-" for own in nats)
+    fluency = " to ".join(f"{sum(own) / len(own):.2f}" if own else "-" for own in nats)
     seconds = found["seconds"]
-    trained = "no" if seconds is None else f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
+    trained = "none" if seconds is None else f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
+    cost = "-" if found["cost"] is None else f"{found['cost']:.2f}"
     prompt, asked = found["asked"][shown]
     words = f"{prompt} {found['on'][shown]}".split()[:WORDS]
     text = f"{asked}: {' '.join(words)}".removeprefix(": ").replace("|", "/")
-    value, low, high = change
-    cells = [f"`{name}`", trained, MEASURES[found["measure"]][0], off, on, f"{value:+.2f} [{low:.2f}, {high:.2f}]",
-             fluency, "-" if found["cost"] is None else f"{found['cost']:.2f}", text]  # fmt: skip
-    return f"| {' | '.join(cells)} |"
+    return f"| {' | '.join([f'`{name}`', trained, effect, fluency, cost, text])} |"
 
 
 def _real(name: str, device: Any) -> tuple[Any, Any]:
