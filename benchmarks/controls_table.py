@@ -68,7 +68,7 @@ OWN_PROMPTS = {
     "clauses": [("", "")] * 16,
 }
 # tokens of a text, words of one that is shown, lengths and rounds of a timing
-TOKENS, WORDS, LENGTHS, ROUNDS = 40, 18, (1, 9), 2
+TOKENS, WORDS, LENGTHS, ROUNDS = 40, 12, (1, 9), 2
 
 
 @dataclass(frozen=True)
@@ -292,13 +292,13 @@ MEASURES: dict[str, tuple[str, Callable[..., list[float]] | None]] = {
     "saved": ("nats saved a token", None),
     "years": ("nats saved a year", None),
 }
-HEAD = "| control | training | effect | fluency | step | a text |\n|---|---:|---|---|---:|---|"
+HEAD = "| control | training | effect: off, on | fluency | step | continuation |\n|---|---:|---|---|---:|---|"
 
 
 def line(name: str, found: Mapping[str, Any]) -> str:
     """Return a row of the table."""
     if MEASURES[found["measure"]][1] is None:
-        return _cells(name, found, "", found["own"], 0)
+        return _cells(name, found, f"{found['own'][0]:.2f}", found["own"], 0)
     on, off = found["own"]
     by_prompt: dict[str, list[float]] = {}
     for place, (one, other) in enumerate(zip(on, off, strict=True)):
@@ -309,21 +309,19 @@ def line(name: str, found: Mapping[str, Any]) -> str:
     change = sum(differences) / len(differences), *(t_interval(differences) or (math.nan, math.nan))
     # the first text that has what its measure counts
     shown = next((place for place, score in enumerate(on) if score > 0), 0)
-    means = f"{sum(off) / len(off):.2f} to {sum(on) / len(on):.2f}, "
+    means = f"{sum(off) / len(off):.2f}, {sum(on) / len(on):.2f}"
     return _cells(name, found, means, change, shown)
 
 
 def _cells(name: str, found: Mapping[str, Any], means: str, change: Sequence[float], shown: int) -> str:
-    value, low, high = change
-    effect = f"{MEASURES[found['measure']][0]} {means}{value:+.2f} [{low:.2f}, {high:.2f}]"
+    effect = f"{MEASURES[found['measure']][0]} {means} [{change[1]:.2f}, {change[2]:.2f}]"
     nats = [[each for each in own if each is not None] for own in reversed(found["nats"])]
-    fluency = " to ".join(f"{sum(own) / len(own):.2f}" if own else "-" for own in nats)
+    fluency = ", ".join(f"{sum(own) / len(own):.2f}" if own else "-" for own in nats)
     seconds = found["seconds"]
     trained = "none" if seconds is None else f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
     cost = "-" if found["cost"] is None else f"{found['cost']:.2f}"
-    prompt, asked = found["asked"][shown]
-    words = f"{prompt} {found['on'][shown]}".split()[:WORDS]
-    text = f"{asked}: {' '.join(words)}".removeprefix(": ").replace("|", "/")
+    _, asked = found["asked"][shown]
+    text = f"{asked}: {' '.join(found['on'][shown].split()[:WORDS])}".removeprefix(": ").replace("|", "/")
     return f"| {' | '.join([f'`{name}`', trained, effect, fluency, cost, text])} |"
 
 

@@ -38,7 +38,7 @@ def test_the_table_of_controls_shows_what_each_does(capsys: pytest.CaptureFixtur
     rows = {row[0]: row[1:] for row in lines}
     assert set(rows) == {"`grammar`", "`token_bias`"} and {len(row) for row in rows.values()} == {5}
     _, effect, _, cost, text = rows["`grammar`"]
-    assert effect.startswith("valid clauses 0.00 to 1.00, +1.00 [")
+    assert effect.startswith("valid clauses 0.00, 1.00 [1.00,")
     assert float(cost) > 0 and text.endswith(".")
 
 

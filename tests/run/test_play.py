@@ -12,13 +12,14 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from lit_ctg.cli import dispatch
 from lit_ctg.config import compose, plain, prepare_overrides
-from lit_ctg.control import Origin
+from lit_ctg.control import Origin, Steered
+from lit_ctg.control.generator import SteeredGenerator
 from lit_ctg.core.generation import ControlSetting, GeneratedText
 from lit_ctg.core.trace import Comparison, TokenEffect
 from lit_ctg.errors import UserError
 from lit_ctg.network.pretrained import Loading
 from lit_ctg.run import play
-from lit_ctg.run.play import Draft, Player, Session, length_key, read_weights, runs
+from lit_ctg.run.play import Draft, Player, Session, examples_of, length_key, read_weights, runs
 
 PROMPT = "Carol starts the model,"
 CONTROL = {"pos_high": 0.95, "str_high": 0.9}
@@ -217,13 +218,8 @@ def test_bundles_without_a_sample_share_their_strengths(carried_player: Player) 
     assert example.settings == {"idea_gate.alpha": defaults["idea_gate.alpha"] / 2}, "the lexicon is off without words"
 
 
-def test_the_page_begins_with_the_sample_of_a_bundle(
-    tmp_path: Path, word_model, word_tokenizer, carried_controls
-) -> None:
-    word_model.save_pretrained(tmp_path / "model")
-    word_tokenizer.save_pretrained(tmp_path / "model")
-    made = carried_controls()
-    without = ["without", "..."]
+def test_the_page_begins_with_the_sample_of_a_bundle(word_model, word_tokenizer, carried_controls) -> None:
+    made, without = carried_controls(), ["without", "..."]
     words = "control.words.to_polarity=1 control.words.other=2 control.x"
     samples: dict[str, object] = {
         "idea_gate": {"prompt": "the acid", "sample": [without, ["control.gate.alpha=0.25", "..."]]},
@@ -232,10 +228,11 @@ def test_the_page_begins_with_the_sample_of_a_bundle(
     }
     for name, sample in samples.items():
         made[name].origin = Origin({"zoo": sample})
-        made[name].save_pretrained(tmp_path / name)
-    player = Player.of_model(str(tmp_path / "model"), [str(tmp_path / name) for name in samples])
+    steered = Steered(word_model, [made[name] for name in samples], tokenizer=word_tokenizer)
+    generator = SteeredGenerator(steered, max_new_tokens=5)
+    player = Player("model", "title", generator, examples=examples_of(steered.controls, generator.controls))
     gate, lexicon, both = (example.settings for example in player.examples)
-    assert player.prompt == "the acid"
+    assert [example.prompt for example in player.examples] == ["the acid", "the war", "the acid"]
     assert gate == {"memory.strength": 0.0, "idea_gate.alpha": 0.25}
     assert lexicon == {"memory.strength": 0.0, "idea_gate.alpha": 0.0, "lexicon.to_polarity": 1.0}
     assert both == {"idea_gate.alpha": 0.25, "lexicon.to_polarity": 1.0}
