@@ -68,7 +68,7 @@ OWN_PROMPTS = {
     "clauses": [("", "")] * 16,
 }
 # tokens of a text, words of one that is shown, lengths and rounds of a timing
-TOKENS, WORDS, LENGTHS, ROUNDS = 40, 12, (1, 9), 2
+TOKENS, WORDS, LENGTHS, ROUNDS = 40, 12, (1, 6), 2
 
 
 @dataclass(frozen=True)
@@ -108,12 +108,12 @@ ROWS = {
     "idea_gate": Row(["on_topic"], {"on_topic.alpha": 0.5}, "terms"),
     "neuron_codes": Row(["sentiment"], {"sentiment.{asked}": 1}),
     "token_bias": _classes("log_odds/token_bias", 0.5),
-    "graphmax": Row(["graphmax/{asked}/graphmax"], {"graphmax.strength": 3}),
+    "graphmax": Row(["graphmax/{asked}/graphmax"], {"graphmax.strength": 1}),
     "future": _classes("fudge/future", 16),
     "gradient": _classes("gradient/gradient", 0.2),
     "lora": Row(["lora/{asked}/lora"], {"lora.strength": 1.5}),
     "guidance": Row(
-        ["lora/{asked}/lora"], {"lora.strength": 1, "guidance.strength": 1}, also=[lambda bench: Guidance()]
+        ["lora/{asked}/lora"], {"lora.strength": 1, "guidance.strength": 0.5}, also=[lambda bench: Guidance()]
     ),
     "experts": Row(
         [],
@@ -169,7 +169,7 @@ class Bench:
         of_classes = [(prompt, name) for prompt in REVIEWS for name in self.classes]
         return OWN_PROMPTS.get(measure, of_classes)[: self.most]
 
-    def write(self, row: Row | None, asked: Asked, tokens: int) -> list[str]:
+    def write(self, row: Row | None, asked: Asked, tokens: int, least: int = 0) -> list[str]:
         """Continue prompts, those of a class together, under the controls of a row (None: the model alone)."""
         written, groups = [""] * len(asked), dict[str, list[int]]()
         for place, (_, name) in enumerate(asked):
@@ -180,8 +180,8 @@ class Bench:
             settings = {key.format(asked=called): value for key, value in given.items()}
             steered = Steered(self.model, self.controls(row, name), tokenizer=self.tokenizer)
             found = steered.write(
-                [asked[place][0] for place in places], settings, max_new_tokens=tokens, do_sample=True, top_p=0.95,
-                seed=self.seed, rows=places, pad_token_id=self.tokenizer.eos_token_id,
+                [asked[place][0] for place in places], settings, max_new_tokens=tokens, min_new_tokens=least, do_sample=True,
+                top_p=0.95, seed=self.seed, rows=places, pad_token_id=self.tokenizer.eos_token_id,
             )  # fmt: skip
             for place, text in zip(places, found, strict=True):
                 written[place] = text
@@ -248,8 +248,10 @@ class Bench:
         ways = {}
         for name in ("", *names):
             row = ROWS[name] if name else None
-            asked = [("", "")] * 8 if row is not None and row.measure == "clauses" else timed
-            ways |= {f"{name} {length}": functools.partial(self.write, row, asked, length) for length in LENGTHS}
+            clause = row is not None and row.measure == "clauses"  # it ends by itself, not before
+            asked = [("", "")] * 8 if clause else timed
+            for length in LENGTHS:
+                ways[f"{name} {length}"] = functools.partial(self.write, row, asked, length, 0 if clause else length)
         spent = best(ways, 1 if self.most else ROUNDS)
         step = {name: spent[f"{name} {LENGTHS[1]}"] - spent[f"{name} {LENGTHS[0]}"] for name in ("", *names)}
         return {name: step[name] / step[""] for name in names}
