@@ -180,8 +180,8 @@ class Bench:
             settings = {key.format(asked=called): value for key, value in given.items()}
             steered = Steered(self.model, self.controls(row, name), tokenizer=self.tokenizer)
             found = steered.write(
-                [asked[place][0] for place in places], settings, max_new_tokens=tokens, min_new_tokens=least, do_sample=True,
-                top_p=0.95, seed=self.seed, rows=places, pad_token_id=self.tokenizer.eos_token_id,
+                [asked[place][0] for place in places], settings, max_new_tokens=tokens, min_new_tokens=least,
+                do_sample=True, top_p=0.95, seed=self.seed, rows=places, pad_token_id=self.tokenizer.eos_token_id,
             )  # fmt: skip
             for place, text in zip(places, found, strict=True):
                 written[place] = text
@@ -251,7 +251,8 @@ class Bench:
             clause = row is not None and row.measure == "clauses"  # it ends by itself, not before
             asked = [("", "")] * 8 if clause else timed
             for length in LENGTHS:
-                ways[f"{name} {length}"] = functools.partial(self.write, row, asked, length, 0 if clause else length)
+                least = 0 if clause else length
+                ways[f"{name} {length}"] = functools.partial(self.write, row, asked, length, least)
         spent = best(ways, 1 if self.most else ROUNDS)
         step = {name: spent[f"{name} {LENGTHS[1]}"] - spent[f"{name} {LENGTHS[0]}"] for name in ("", *names)}
         return {name: step[name] / step[""] for name in names}
