@@ -68,7 +68,7 @@ OWN_PROMPTS = {
     "clauses": [("", "")] * 16,
 }
 # tokens of a text, words of one that is shown, lengths and rounds of a timing
-TOKENS, WORDS, LENGTHS, ROUNDS = 40, 12, (1, 6), 2
+TOKENS, WORDS, LENGTHS, ROUNDS = 40, 9, (1, 6), 2
 
 
 @dataclass(frozen=True)
