@@ -552,6 +552,16 @@ class FusionModule(LitLanguageModel):
             loss = loss + self.weights.auxiliary_weight * losses["auxiliary_loss"]
         return {"loss": loss, **losses}
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state with the stream as an array: a tensor that pickling makes is gone before it is received."""
+        return {**vars(self), "channel_generator": self.channel_generator.get_state().numpy()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore the stream."""
+        generator = torch.Generator()
+        generator.set_state(torch.from_numpy(state["channel_generator"]))
+        super().__setstate__({**state, "channel_generator": generator})
+
     def on_train_epoch_start(self) -> None:
         """Give the channel's draws a stream that depends only on (seed, epoch)."""
         self.channel_generator.manual_seed((self.seed << 20) + self.current_epoch)
