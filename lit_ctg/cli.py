@@ -499,7 +499,7 @@ class ControlList(Command):
     """the controls that come with the package: what they do, their score, a text without and with them"""
 
     words = "control list"
-    function = "zoo:lines"
+    function = "control.shipped:lines"
 
 
 class ControlBuild(_OnModel):

@@ -25,6 +25,7 @@ ALLOWED = {
     "papers": {"core", "network", "data", "decoding", "control", "metric", "callback", "results"},
     "field": {"callback", "core", "control", "data", "decoding", "network", "papers", "results", "run"},
     "run": {"core", "control", "metric", "callback", "data", "decoding", "network", "results"},
+    "zoo": {"control", "core", "data", "network", "papers", "results", "run"},
 }
 PAPERS = sorted(path.parent.name for path in (PACKAGE / "papers").glob("*/__init__.py"))
 MODULES = sorted(path for group in ALLOWED for path in (PACKAGE / group).rglob("*.py"))

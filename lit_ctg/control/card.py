@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from lit_ctg.zoo import score
+from lit_ctg.control.shipped import score
 
 if TYPE_CHECKING:
     from lit_ctg.control.base import Control

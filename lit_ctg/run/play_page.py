@@ -16,6 +16,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from lit_ctg.control.shipped import bundles
 from lit_ctg.core.generation import ControlSetting
 from lit_ctg.errors import UserError, refuse
 from lit_ctg.limits import check_value
@@ -39,7 +40,6 @@ from lit_ctg.run.play import (
 from lit_ctg.run.reproduce import Group, load_groups
 from lit_ctg.terminal import Console
 from lit_ctg.trust import words_from_file
-from lit_ctg.zoo import bundles
 
 REAL = "smollm2"
 HOST, PORT = "127.0.0.1", 7860

@@ -18,6 +18,7 @@ import numpy as np
 from lit_ctg.config import compose
 from lit_ctg.control import Control, Origin, Steered, fingerprint
 from lit_ctg.control.bundle import save, versions
+from lit_ctg.control.shipped import score
 from lit_ctg.data.huggingface_tokenizer import load as load_tokenizer
 from lit_ctg.errors import UserError, check_known
 from lit_ctg.network.huggingface import load_model
@@ -34,7 +35,6 @@ from lit_ctg.run.quiet import quiet
 from lit_ctg.run.train import train
 from lit_ctg.statistics import t_interval
 from lit_ctg.terminal import Console
-from lit_ctg.zoo import score
 
 # texts of each prompt under each setting, and texts at a time
 COPIES, TOGETHER = 6, 30

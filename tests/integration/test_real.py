@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from lit_ctg import zoo
 from lit_ctg.cli import main
-from lit_ctg.control import Control, Steered
+from lit_ctg.control import Control, Steered, shipped
 from lit_ctg.control.memory import Memory, saved
 from lit_ctg.control.token_bias import TokenBias
 from lit_ctg.core.chat import chat_ids
@@ -92,7 +91,7 @@ def test_a_control_steers_it(model: Any, tokenizer: Any, bias: Control) -> None:
         assert counts[target] > max(2, counts["war" if target == "sea" else "sea"]), texts[target]
 
 
-@pytest.mark.parametrize("name", list(zoo.bundles()))
+@pytest.mark.parametrize("name", list(shipped.bundles()))
 def test_a_control_of_the_package_does_what_it_says(name: str, model: Any, tokenizer: Any) -> None:
     if model.dtype != torch.bfloat16:
         pytest.skip("once is enough")

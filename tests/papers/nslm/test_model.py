@@ -432,7 +432,7 @@ def test_what_is_said_of_every_token(scores: TokenScores) -> None:
     assert scores.class_N.tolist() == [0, -1, 0, -1, 0]
     assert scores.first_N.tolist() == [True, False, False, False, True]
     assert scores.repeat_N.tolist() == [False] * 5 and scores.document_N.tolist() == DOCUMENT[1:]
-    np.testing.assert_allclose(np.exp(scores.reference_NR[0]), [0.3, 0.4, 0.5, 0.6])
+    np.testing.assert_allclose(np.exp(scores.reference_NR[0]), [0.3, 0.4, 0.5, 0.6, 0.7])
     for found_N, expected in (
         (scores.within_N, [0.7, 1, 0.5, 1, 0.1]),
         (scores.micro_N, [0.2, 1, 0.7, 1, 0.2]),
