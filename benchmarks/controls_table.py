@@ -105,8 +105,11 @@ ROWS = {
     ),
     "memory": Row(["alice"], {"alice.strength": 1}, "saved"),
     "micro_models": Row(["years"], {}, "years"),
-    "idea_gate": Row(["on_topic"], {"on_topic.alpha": 0.5}, "terms"),
+    "idea_gate": Row(["on_topic"], {"on_topic.alpha": 1}, "terms"),
     "neuron_codes": Row(["sentiment"], {"sentiment.{asked}": 1}),
+    "feature_channel": Row(
+        ["feature_channel"], {"feature_channel.{asked}": 1}, names={"positive": "pos", "negative": "neg"}
+    ),
     "token_bias": _classes("log_odds/token_bias", 0.5),
     "graphmax": Row(["graphmax/{asked}/graphmax"], {"graphmax.strength": 1}),
     "future": _classes("fudge/future", 16),

@@ -217,7 +217,7 @@ class Train(Command):
     @classmethod
     def parse(cls, words: Sequence[str]) -> Train:
         named = []
-        for word, after in zip(words, [*words[1:], "-"], strict=True):
+        for word, after in zip(words, [*words, "-"][1:], strict=True):
             flag = _FLAGS.get(word, word)
             named.append("--info=all" if flag == "--info" and ("=" in after or after.startswith("-")) else flag)
         return super().parse(named)

@@ -151,7 +151,7 @@ def resolved(name: str, wanted: Iterable[tuple[Regime, Size]]) -> list[tuple[str
         known = HASHES.get((name, regime.name, size.name))
         # a run that was made before would not be found
         assert known in (None, config_hash(made)[:16]), "another configuration: python tools/oracle.py configs"
-        if "pretrained" not in name:  # those need a tokenizer's files
+        if "path" not in (made["data"].get("tokenizer") or {}):  # those need a tokenizer's files
             build_datamodule(cfg)  # tests train at size=smoke only: what a corpus refuses at another size is seen here
         found.append((made["paper"], made["regime"], made["size"]))
     return found

@@ -78,9 +78,8 @@ def read(path: Path) -> Checkpoint:
     """
     content = load_checked(path)
     check_plain(content[KEY]["config"], path)
-    return Checkpoint(
-        path, content[KEY]["config"], content[KEY]["corpus"], content["state_dict"], steps=content["global_step"]
-    )
+    steps = content.get("global_step", 0)
+    return Checkpoint(path, content[KEY]["config"], content[KEY]["corpus"], content["state_dict"], steps=steps)
 
 
 def prepare_resume(folder: Path, config: Mapping[str, Any], corpus: Mapping[str, str]) -> str | None:
