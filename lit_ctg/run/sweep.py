@@ -236,7 +236,7 @@ def plan(words: Sequence[str]) -> tuple[list[list[str]], int, str]:
     parser = override_parser()
     given = parser.parse_overrides(list(words))
     fixed = [word for word, override in zip(words, given, strict=True) if not override.is_sweep_override()]
-    cfg, settings = composed_by_hydra(fixed)
+    cfg, settings = composed_by_hydra([*fixed, _numbered(0)])
     params = cast("dict[str, Any]", OmegaConf.to_container(settings.sweeper, resolve=False)).get("params") or {}
     # as in the sweeper: a word of the command line replaces the experiment's sweep over the same key
     every = parser.parse_overrides([f"{key}={value}" for key, value in params.items()])
