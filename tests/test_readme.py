@@ -80,12 +80,6 @@ def test_a_rule_in_your_own_generate() -> None:
     assert torch.allclose(pulled.exp().sum(-1), torch.ones(2), atol=1e-6)
 
 
-def test_parts_in_your_own_code(capsys: pytest.CaptureFixture[str]) -> None:
-    (block,) = python_blocks((ROOT / "docs" / "architecture.md").read_text(encoding="utf-8"))
-    exec(block, {})
-    assert "value" in capsys.readouterr().out
-
-
 def test_the_rule_for_your_own_code_is_one_that_helps() -> None:
     """In every record held-out reviews are likelier under it; under graphmax as defined only where it was trained."""
     found = re.search(r'variants\(graph\)\["(\w+)"\], strength=([\d.]+)\)', CONTROLS)
