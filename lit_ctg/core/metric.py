@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -73,11 +73,17 @@ class LitMetric(Checked, Metric):
         result = self.result()
         return result if isinstance(result, dict) else {type(self).__name__: result}
 
-    def merged(self) -> AbstractContextManager[None]:
-        """Context in which the states hold the sums over all processes."""
-        should_sync = self.sync_on_compute and not self._is_synced
+    @contextmanager
+    def merged(self) -> Iterator[None]:
+        """Context in which the states hold the sums over all processes, ``compute`` included."""
+        should_sync, before = self.sync_on_compute and not self._is_synced, (self._to_sync, self._should_unsync)
         # what an outer context has merged it also takes apart
-        return self.sync_context(dist_sync_fn=self.dist_sync_fn, should_sync=should_sync, should_unsync=should_sync)
+        with self.sync_context(dist_sync_fn=self.dist_sync_fn, should_sync=should_sync, should_unsync=should_sync):
+            self._to_sync = self._should_unsync = False
+            try:
+                yield
+            finally:
+                self._to_sync, self._should_unsync = before
 
     @abstractmethod
     def _result(self) -> MetricResult | dict[str, MetricResult]:

@@ -142,7 +142,11 @@ def test_flags_and_callbacks_of_the_trainer(
     if (paper, flag) == ("nslm", "strategy_ddp"):
         flags = {"strategy": UNUSED}
     trainer = trainer_in(tmp_path, **(flags if isinstance(flags, dict) else {"callbacks": flags}))
-    trainer.fit(model, data)
+    try:
+        trainer.fit(model, data)
+    finally:
+        if torch.distributed.is_initialized():  # Lightning leaves it to the end of the process
+            torch.distributed.destroy_process_group()
     assert trainer.global_step > 0
     model.float()
 

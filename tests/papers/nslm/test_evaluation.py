@@ -218,6 +218,9 @@ class Scored(NSLMModule):
     def log_dict(self, values: dict[str, float]) -> None:
         self.logged = values
 
+    def log(self, name: str, value: float) -> None:
+        self.logged = {**self.logged, name: value}
+
     def score(self, batch: str, *, characters: bool) -> TokenScores:
         assert not characters
         if batch == "test text":
