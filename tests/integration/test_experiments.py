@@ -17,6 +17,7 @@ QUICK = ("size=smoke", "logger=none", "trainer.limit_val_batches=1", "trainer.ac
 # they need a pretrained model: the tests of their papers run them on tiny ones
 PRETRAINED = (
     "control_code/pretrained",
+    "graphmax/in_domain_controls",
     "graphmax/in_domain_pretrained",
     "graphmax/pretrained",
     "graphmax/pretrained_translation",
