@@ -8,7 +8,6 @@ ordinary one. Shape letters: B sentences, T positions, V vocabulary.
 from __future__ import annotations
 
 import itertools
-import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -251,11 +250,10 @@ class ControlTrial(Checked, Callback):
                 yield f"{name}/{value:g}", rate.number()
             changes = [after - before for before, after in itertools.pairwise(shares)]
             rise = shares[-1] - shares[0]
-            for kind, unit, number in (
-                ("rise", "rate difference", rise),
-                ("fall", "rate difference", max(0.0, -min(changes))),
-                ("largest_step", "share", max(changes) / rise if rise > 0 else math.nan),
-            ):
+            known = [("rise", "rate difference", rise), ("fall", "rate difference", max(0.0, -min(changes)))]
+            if rise > 0:  # else there is nothing to be a share of
+                known.append(("largest_step", "share", max(changes) / rise))
+            for kind, unit, number in known:
                 yield f"{name}/{kind}", MetricResult(number, unit, "none", self.n, None, 1)
 
     def _prompted(self, generator: Generator, path: str, name: str) -> list[dict[str, Any]]:
