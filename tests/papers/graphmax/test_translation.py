@@ -544,7 +544,7 @@ def test_scores_and_translations_are_the_models_own(saved) -> None:
     data = build_datamodule(compose(words))
     module = build_model(compose(words), data).eval()
     module.trainer = type("Trainer", (), {"datamodule": data})()
-    module.setup()
+    module.setup("fit")
     engine, network = module.vocabulary.engine, module.network
     pairs = list(data.pairs("val"))[:3]
     batch = {key: value[:3] for key, value in next(iter(data.val_dataloader())).items()}
