@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -142,10 +143,13 @@ def test_flags_and_callbacks_of_the_trainer(
     if (paper, flag) == ("nslm", "strategy_ddp"):
         flags = {"strategy": UNUSED}
     trainer = trainer_in(tmp_path, **(flags if isinstance(flags, dict) else {"callbacks": flags}))
+    before = dict(os.environ)
     try:
         trainer.fit(model, data)
-    finally:
-        if torch.distributed.is_initialized():  # Lightning leaves it to the end of the process
+    finally:  # what Lightning leaves to the end of the process
+        os.environ.clear()
+        os.environ.update(before)
+        if torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
     assert trainer.global_step > 0
     model.float()
