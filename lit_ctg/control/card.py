@@ -79,7 +79,9 @@ def of_record(record: Mapping[str, Any] | None) -> list[str]:
             f"Exported from `{record.get('experiment')}`, regime {record.get('regime')}, size {record.get('size')}, "
         ]
         lines[-1] += f"seed {record.get('seed')}, commit {str((record.get('git') or {}).get('commit'))[:12]}."
-        lines += ["The run's whole record is `run.json` beside this file. Its metrics:", ""]
+        trained = (record.get("zoo") or {}).get("trained")
+        of = f" (of {trained})" if trained else ""
+        lines += [f"The run's whole record is `run.json` beside this file. Its metrics{of}:", ""]
     elif metrics:
         lines = ["## Held-out text", ""]
     else:

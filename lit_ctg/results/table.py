@@ -41,8 +41,8 @@ _DERIVED = re.compile(r"(fall|rest|below)\(([^,()]+)(?:, ([^,()]+))?(?:, ([\d.]+
 class Read:
     """Values of one quantity by seed, or the reason why there are none; ``note`` says what was left out.
 
-    ``folds`` are the values behind the value of a run that was measured over folds, ``intervals`` its own 95% interval;
-    ``unit`` and ``direction`` are the metric's own, and so is ``version``, which grows when its definition changes.
+    ``folds`` are the values behind the value of a run that was measured over folds. ``intervals`` are the runs' own 95%
+    intervals. ``unit`` and ``direction`` are the metric's own. ``version`` grows when the metric's definition changes.
     """
 
     values: dict[int, float]

@@ -7,6 +7,7 @@ and draws are written under both.
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -74,12 +75,14 @@ class Made:
         record: of the run that trained it, or of the memory's fit; {} for words.
         steps: of training; 0 where there was none.
         score: where the recipe itself measured the effect; None: on texts.
+        trained: what the metrics of ``record`` measure, where that is not this control.
     """
 
     control: Control
     record: dict[str, Any] = field(default_factory=dict)
     steps: int = 0
     score: Score | None = None
+    trained: str = ""
 
 
 @dataclass(frozen=True)
@@ -126,7 +129,9 @@ def _trained(*overrides: str) -> Callable[[Task], Made]:
         exported = control_of([str(outcome.folder)])
         record = {**exported.record, "history": {}, "samples": []}
         control = exported.controls[0]
-        return Made(_lifted(control, exported) if isinstance(control, IdeaGate) else control, record, exported.steps)
+        if isinstance(control, IdeaGate):
+            return Made(_lifted(control, exported), record, exported.steps, trained="the paper's gate, before our lift")
+        return Made(control, record, exported.steps)
 
     return make
 
@@ -197,9 +202,12 @@ def on_topic(recipe: Recipe, steered: Steered) -> Score:
         p_NV = steered.generate(list(recipe.prompts), settings, **options).scores[0].double().softmax(-1)
         found.append([100 * float(p_V[ids].sum()) for p_V, ids in zip(p_NV, first, strict=True)])
     gains = np.subtract(found[0], found[1]).tolist()
-    interval = t_interval(gains)
-    return {"what": recipe.what, "value": float(np.mean(gains)), "ci95": interval and list(interval), "n": len(gains),
-            "unit": "prompts"}  # fmt: skip
+    return _score(recipe, gains, t_interval(gains), "prompts")
+
+
+def _score(recipe: Recipe, gains: Sequence[float], interval: tuple[float, float] | None, unit: str) -> Score:
+    value, ci95 = float(np.mean(gains)), interval and list(interval)
+    return {"what": recipe.what, "value": value, "ci95": ci95, "n": len(gains), "unit": unit}
 
 
 def measure(recipe: Recipe, steered: Steered, seed: int = 0, copies: int = COPIES) -> Score:
@@ -218,15 +226,8 @@ def measure(recipe: Recipe, steered: Steered, seed: int = 0, copies: int = COPIE
             for text in _texts(steered, recipe, values, group[start : start + TOGETHER], seed, start)
         ]
         found.append([recipe.measure(text) for text in texts])
-    gains = np.subtract(found[0], found[1])
-    interval = grouped_bootstrap(gains.tolist(), group)
-    return {
-        "what": recipe.what,
-        "value": float(gains.mean()),
-        "ci95": interval and list(interval),
-        "n": len(gains),
-        "unit": "texts",
-    }
+    gains = np.subtract(found[0], found[1]).tolist()
+    return _score(recipe, gains, grouped_bootstrap(gains, group), "texts")
 
 
 def sample(recipe: Recipe, steered: Steered, seed: int = 0) -> list[list[str]]:
@@ -383,14 +384,28 @@ def _one(recipe: Recipe, task: Task, corpus: str, loading: Loading) -> Path:
         "seed": task.seed,
         "steps": made.steps,
         "minutes": round(minutes, 1),
+        "trained": made.trained,
         "score": known,
         "prompt": recipe.prompts[0],
         "sample": sample(recipe, steered, task.seed),
         "use": f'lit-ctg generate model={model} controls=[{name}] {use} prompt="{recipe.prompts[0]}"',
     }
-    record = {"experiment": command, "seed": task.seed, **environment(), **made.record, "zoo": facts}
+    record = without_folders({"experiment": command, "seed": task.seed, **environment(), **made.record, "zoo": facts})
     made.control.origin = Origin(record, tokens, versions())
     save(made.control, folder, small=True)
     works = known["ci95"] is not None and known["ci95"][0] > 0
     task.console.print(f"{name}: {score(known)}: " + ("works" if works else "no effect shown; give more texts"))
     return folder
+
+
+def without_folders(node: Any) -> Any:
+    """Return a copy of a record in which absolute paths, also of ``key=<path>``, are their last names.
+
+    A bundle goes to other people, and a folder of this machine tells them nothing.
+    """
+    if isinstance(node, Mapping):
+        return {key: without_folders(value) for key, value in node.items()}
+    if isinstance(node, list):
+        return [without_folders(value) for value in node]
+    found = re.fullmatch(r"([\w.]+=)?/(?:.*/)?([^/]+)", node) if isinstance(node, str) else None
+    return (found[1] or "") + found[2] if found else node
