@@ -871,7 +871,7 @@ def test_a_full_disk_ends_in_one_line_and_goes_on(prompts: Any, tmp_path: Path) 
 def test_a_packed_corpus_unpacks_to_no_more_than_text_would(tmp_path: Path, bomb: bytes, packing: str) -> None:
     zstd = functools.partial(pyarrow.compress, codec="zstd", asbytes=True)
     pack = {".xz": lzma.compress, ".gz": gzip.compress, ".zst": zstd}[packing]
-    for suffix in (".txt", ".jsonl", ".csv", ".parquet"):
+    for suffix in (".txt", ".jsonl", ".csv", ".tsv", ".parquet"):
         path = tmp_path / f"a{suffix}{packing}"
         path.write_bytes(pack(bomb))
         with pytest.raises(UserError, match=rf"a\{suffix}\{packing} unpacks to more than"):

@@ -1,4 +1,7 @@
-"""A folder of the user's texts: one file or subfolder per label, of .txt .jsonl .csv .parquet (also .xz .gz .zst)."""
+"""The user's texts: a folder with a file or subfolder per label, or one file of rows with a column of labels.
+
+Files are .txt .jsonl .csv .tsv .parquet, also .xz .gz .zst.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,16 @@ import io
 import logging
 import os
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from lit_ctg.data.corpus import CorpusDataModule
 from lit_ctg.data.document import Document
+from lit_ctg.data.labelled import Labelled, gathered, read_file
 from lit_ctg.data.source import (
     PACKED_SUFFIXES,
+    ROWS,
     data_suffix,
     read_lines,
     read_records,
@@ -27,7 +32,7 @@ from lit_ctg.errors import UserError, check_unicode
 from lit_ctg.files import check_regular
 from lit_ctg.limits import Fraction
 
-READ = (".txt", ".jsonl", ".csv", ".parquet")
+READ = (".txt", *ROWS)
 # names that mean splits, not labels
 _SPLITS = {"train", "valid", "validation", "val", "dev", "test"}
 # how finely a label's text is cut into documents, coarsest first
@@ -39,8 +44,8 @@ LONGEST = 2**20
 _logger = logging.getLogger(__name__)
 
 
-def labels_of(root: str | Path | None) -> dict[str, tuple[Path, ...]]:
-    """Return the files of every label of a folder, both ordered by name.
+def labels_of(root: str | Path | None, column: str | None = None) -> dict[str, tuple[Path, ...]]:
+    """Return the files of every label of a folder, both ordered by name; of a file of rows, the file for each label.
 
     A label is a file without its suffixes, or a subfolder with everything below it. What cannot be read, and labels
     without any text, are left out with a warning.
@@ -49,10 +54,51 @@ def labels_of(root: str | Path | None) -> dict[str, tuple[Path, ...]]:
         UserError: no such folder, no label, a name that is not UTF-8, two that look the same, a pipe, folders named
             after splits.
     """
+    if (file := row_file(root)) is not None:
+        return dict.fromkeys(_rows_of(file, _state([file]), column).attributes[0].labels, (file,))
     folder = root_folder(root)
     # called several times per run: files are read again, and reported, only where something has changed
-    state = tuple((str(path), path.lstat().st_mtime_ns, path.lstat().st_size) for path in [folder, *_below(folder)])
-    return _labels(str(root), folder, state)
+    return _labels(str(root), folder, _state([folder, *_below(folder)]))
+
+
+def _state(paths: Sequence[Path]) -> tuple[Any, ...]:
+    return tuple((str(path), path.lstat().st_mtime_ns, path.lstat().st_size) for path in paths)
+
+
+def row_file(root: str | Path | None) -> Path | None:
+    """Return ``root`` where it is a file, whose rows have labels in a column; None for a folder."""
+    path = Path(root or "").expanduser()
+    return path if path.is_file() else None
+
+
+@functools.lru_cache(maxsize=2)
+def _rows_of(file: Path, state: tuple[Any, ...], column: str | None) -> Labelled:
+    return read_file(file, column)
+
+
+def read_labelled(path: str | Path, text: str | None = None, label: Sequence[str] = ()) -> Labelled:
+    """Read texts and their labels, and report what was found (``Labelled.report``).
+
+    Args:
+        path: a file of rows, or a folder with a file or subfolder per label (one attribute, ``label``).
+        text: the column of the text; by default ``text`` or another usual name.
+        label: the columns of labels, an attribute each; by default one of a usual name, or the only other column.
+
+    Raises:
+        UserError: see ``read_file`` and ``labels_of``.
+    """
+    if (file := row_file(path)) is not None:
+        return read_file(file, text, label)
+    labels = labels_of(path)
+    every = [file for files in labels.values() for file in files]
+    if len(every) == 1 and data_suffix(every[0]) in ROWS:
+        return read_file(every[0], text, label)
+    rows = []
+    for name, files in labels.items():
+        parts = functools.partial(_parts, files, text)
+        level = level_of(parts)[0]
+        rows += [(document, [name]) for lines in parts() for document in _documents(lines, level)]
+    return gathered(str(path), ["label"], rows)
 
 
 @functools.lru_cache(maxsize=8)
@@ -86,7 +132,7 @@ def _labels(root: str, folder: Path, state: tuple[Any, ...]) -> dict[str, tuple[
         problem = (f"{' and '.join(splits)} are splits, not labels; give one file or subfolder per label (splits are "
                    "made here), or use data=wikitext, which reads such files")  # fmt: skip
     elif not labels:
-        problem = "holds no text: give one file (.txt .jsonl .csv .parquet) or subfolder per label"
+        problem = f"holds no text: give one file ({' '.join(READ)}) or subfolder per label"
     elif alike:
         problem = (f"the labels {' and '.join(map(ascii, alike))} look the same: rename one, or put both into one "
                    "subfolder")  # fmt: skip
@@ -148,7 +194,7 @@ class FolderDataModule(CorpusDataModule):
         self,
         *,
         source: Literal["local"],
-        root: Annotated[str, "a folder with one file or subfolder per label"],
+        root: Annotated[str, "a folder with one file or subfolder per label, or a file with a column of labels"],
         val_fraction: Fraction,
         test_fraction: Fraction,
         column: str | None = None,
@@ -162,7 +208,7 @@ class FolderDataModule(CorpusDataModule):
     @functools.cached_property
     def labels(self) -> dict[str, tuple[Path, ...]]:
         """The files of every label, in the order of the control codes."""
-        return labels_of(self.root)
+        return labels_of(self.root, self.column)
 
     def options(self) -> dict[str, Any]:
         names = {label: len(files) for label, files in self.labels.items()}
@@ -172,7 +218,7 @@ class FolderDataModule(CorpusDataModule):
         raise NotImplementedError("source=sample is refused")
 
     def local_files(self) -> list[Path]:
-        return [path for files in self.labels.values() for path in files]
+        return list(dict.fromkeys(path for files in self.labels.values() for path in files))
 
     def documents(self, split: str) -> Iterator[Document]:
         return self.local_documents(split)
@@ -196,10 +242,7 @@ class FolderDataModule(CorpusDataModule):
     def _cut(self, label: str) -> tuple[int, int]:
         """Return how finely a label is cut and how many documents that makes."""
         if label not in self._cuts:
-            for level in (WHOLE, PARAGRAPHS, LINES):
-                count = sum(1 for _ in self._texts(label, level))
-                if count >= ENOUGH:
-                    break
+            level, count = level_of(lambda: self._parts(label))
             parts = 1 + (self.val_fraction > 0) + (self.test_fraction > 0)
             if count < parts:
                 raise UserError(
@@ -210,20 +253,39 @@ class FolderDataModule(CorpusDataModule):
             self._cuts[label] = level, count
         return self._cuts[label]
 
+    def _parts(self, label: str) -> Iterable[Iterator[str]]:
+        if (file := row_file(self.root)) is None:
+            return _parts(self.labels[label], self.column)
+        found = _rows_of(file, _state([file]), self.column)
+        return map(_lines, found.of(found.attributes[0].name)[label])
+
     def _texts(self, label: str, level: int) -> Iterator[str]:
         """Yield the documents of a label, none of them blank, each ending in a line end."""
-        for path in self.labels[label]:
-            texts = [read_lines(path, empty=True)] if data_suffix(path) == ".txt" else self._rows(path)
-            for lines in texts:
-                yield from _documents(lines, level)
+        return (text for lines in self._parts(label) for text in _documents(lines, level))
 
-    def _rows(self, path: Path) -> Iterator[Iterator[str]]:
-        if not _has_text(path):
-            return
-        column = text_column(path, self.column)
-        for row in read_records(path, [column], empty=True):
-            # as in a file: str.splitlines also cuts at form feeds and U+2028, which would be lost
-            yield (line.rstrip("\n") for line in io.StringIO(row.text(column), newline=None))
+
+def level_of(parts: Callable[[], Iterable[Iterator[str]]]) -> tuple[int, int]:
+    """Return how finely the texts of a label are cut, and how many documents that makes."""
+    for level in (WHOLE, PARAGRAPHS, LINES):
+        count = sum(1 for lines in parts() for _ in _documents(lines, level))
+        if count >= ENOUGH:
+            break
+    return level, count
+
+
+def _parts(files: Iterable[Path], column: str | None) -> Iterator[Iterator[str]]:
+    """Yield the lines of each text file and of each row."""
+    for path in files:
+        if data_suffix(path) == ".txt":
+            yield read_lines(path, empty=True)
+        elif _has_text(path):
+            found = text_column(path, column)
+            yield from (_lines(row.text(found)) for row in read_records(path, [found], empty=True))
+
+
+def _lines(text: str) -> Iterator[str]:
+    # as in a file: str.splitlines also cuts at form feeds and U+2028, which would be lost
+    return (line.rstrip("\n") for line in io.StringIO(text, newline=None))
 
 
 def _documents(lines: Iterator[str], level: int) -> Iterator[str]:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from lit_ctg.data.corpus import CorpusDataModule
 from lit_ctg.data.document import Document
 from lit_ctg.data.hub import HubFiles
-from lit_ctg.data.source import column_names, data_suffix, find_file, read_lines, read_records, text_column
+from lit_ctg.data.source import ROWS, column_names, data_suffix, find_file, read_lines, read_records, text_column
 from lit_ctg.data.split import check_fractions, tail_documents
 from lit_ctg.limits import Choice, Fraction
 
@@ -94,7 +94,7 @@ def _reviews(name: str, paths: list[Path], limit: int | None) -> Iterator[Docume
 
 def _file_reviews(name: str, path: Path) -> Iterator[Document]:
     """Yield the reviews of a file: one per line, or as rows with text and stars."""
-    if data_suffix(path) not in (".jsonl", ".csv", ".parquet"):
+    if data_suffix(path) not in ROWS:
         for number, line in enumerate(read_lines(path)):
             # the first line of a file may be its tag, "<garden>"
             tag = number == 0 and line.startswith("<") and line.rstrip().endswith(">")

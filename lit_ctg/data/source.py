@@ -1,4 +1,4 @@
-"""Read text and records from a folder: .txt .jsonl .csv .parquet, plain or .xz .gz .zst, as streams.
+"""Read text and records from a folder: .txt .jsonl .csv .tsv .parquet, plain or .xz .gz .zst, as streams.
 
 Nothing here loads a whole file: memory stays flat however large a corpus is. Every way in which a file can be bad
 (truncated, not UTF-8, NUL bytes, an endless line, a missing column, a list in place of text, an unclosed quote, endless
@@ -30,11 +30,13 @@ from lit_ctg.files import Unpacked, check_regular
 TEXT_SUFFIXES = (".txt", ".tokens", ".raw", "")
 # rows of a .jsonl file that are read to find out which columns it has
 _LOOK_AT = 1000
-SUFFIXES = (*TEXT_SUFFIXES, ".jsonl", ".csv", ".parquet")
+# formats of rows
+ROWS = (".jsonl", ".csv", ".tsv", ".parquet")
+SUFFIXES = (*TEXT_SUFFIXES, *ROWS)
 PACKED_SUFFIXES = ("", ".xz", ".gz", ".zst")
 # usual names of the column that holds the text
 TEXT_COLUMNS = ("text", "reviewText", "review_body")
-# of the fields of a .csv file, the usual one first; the first that is in its header is taken
+# of the fields of a .csv file, the usual one first; that which occurs most often in its header is taken
 SEPARATORS = (",", ";", "\t", "|")
 # a line longer than this is a damaged or binary file: real lines of all our corpora stay under 100 kB
 MAX_LINE_BYTES = 32 * 2**20
@@ -46,7 +48,7 @@ def find_file(root: str | Path | None, stems: Sequence[str], *, suffixes: Sequen
     found = find_optional(root, stems, suffixes=suffixes)
     if found is None:
         raise UserError(
-            f"data.root={root}: no file called {', '.join(stems)} (.txt .jsonl .csv .parquet, also .xz .gz .zst); "
+            f"data.root={root}: no file called {', '.join(stems)} (.txt .jsonl .csv .tsv .parquet, also .xz .gz .zst); "
             "point data.root at the folder that holds it or use data.source=sample"
         )
     return found
@@ -253,7 +255,7 @@ def _kind(value: Any) -> str:
 def read_records(
     path: str | Path, columns: Iterable[str], optional: Iterable[str] = (), *, empty: bool = False
 ) -> Iterator[Row]:
-    """Yield the rows of a .jsonl, .csv or .parquet file with (at least) ``columns``.
+    """Yield the rows of a .jsonl, .csv, .tsv or .parquet file with (at least) ``columns``.
 
     Args:
         columns: what every row must have.
@@ -263,18 +265,18 @@ def read_records(
     Raises ``UserError`` naming file, row and the column that is missing, and for an empty file.
     """
     suffix, needed, filled = data_suffix(path), list(columns), empty
-    readers = {".jsonl": _read_jsonl, ".csv": _read_csv, ".parquet": _read_parquet}
+    readers = dict(zip(ROWS, (_read_jsonl, _read_csv, _read_csv, _read_parquet), strict=True))
     if suffix not in readers:
-        raise UserError(f"{path}: rows can be read from .jsonl, .csv or .parquet, not from '{suffix}'")
+        raise UserError(f"{path}: rows can be read from {' '.join(ROWS)}, not from '{suffix}'")
     for row in readers[suffix](path, needed, list(optional), empty):
         filled = True
         for column in needed:
-            _check_column(row.where, column, row, row.get(column) is not None)
+            check_column(row.where, column, row, row.get(column) is not None)
         yield row
     _check_not_empty(path, filled)
 
 
-def _check_column(where: object, column: str, names: Iterable[str], found: bool) -> None:
+def check_column(where: object, column: str, names: Iterable[str], found: bool, remedy: str = "") -> None:
     """Refuse a column that is not ``found``: ``names`` lacks it, or its row has nothing there."""
     if found:
         return
@@ -282,7 +284,7 @@ def _check_column(where: object, column: str, names: Iterable[str], found: bool)
         problem = f"nothing in column '{column}': fill it or leave the row out"
     else:
         hint = did_you_mean(column, map(str, names))
-        problem = f"no column '{column}' (it has {_listed(names)}): name the column so, or another column{hint}"
+        problem = f"no column '{column}' (it has {_listed(names)}): name the column so, or another column{hint}{remedy}"
     raise UserError(f"{where} has {problem}")
 
 
@@ -312,8 +314,8 @@ def text_column(path: str | Path, given: str | None = None, also: Sequence[str] 
     found = next((name for name in ([given] if given else TEXT_COLUMNS) if name in names), None)
     if found is None and not given and len(names) == 1:
         found = names[0]
-    _check_column(path, given or TEXT_COLUMNS[0], names, found is not None)
-    assert found is not None, "_check_column raises"
+    check_column(path, given or TEXT_COLUMNS[0], names, found is not None)
+    assert found is not None, "check_column raises"
     _warn_of_unread(Path(path).parent, found, tuple(name for name in names if name != found and name not in also))
     return found
 
@@ -353,9 +355,8 @@ def _read_csv(path: str | Path, columns: Sequence[str], optional: Sequence[str],
     csv.field_size_limit(MAX_LINE_BYTES)
     # strict: an unclosed quote would otherwise silently swallow the rest of the file
     lines = (line + "\n" for line in read_lines(path, empty=empty))
-    header = next(lines, "")
-    mark = next((mark for mark in SEPARATORS if mark in header), SEPARATORS[0])
-    rows = csv.DictReader(itertools.chain([header], lines), delimiter=mark, strict=True)
+    mark = separator(path)
+    rows = csv.DictReader(lines, delimiter=mark, strict=True)
     end = 0
     try:
         _check_header(rows.fieldnames or (), path)
@@ -370,6 +371,13 @@ def _read_csv(path: str | Path, columns: Sequence[str], optional: Sequence[str],
             f"{path} line {end + 1} is not CSV ({error}): put text with {mark!r} in quotes, close every quote, double "
             "the quotes inside a field"
         ) from error
+
+
+def separator(path: str | Path) -> str:
+    """Return what stands between the fields of a .csv or .tsv file, "" for other formats."""
+    if data_suffix(path) == ".tsv":
+        return "\t"
+    return max(SEPARATORS, key=next(read_lines(path, empty=True), "").count) if data_suffix(path) == ".csv" else ""
 
 
 def _check_header(names: Sequence[str], path: str | Path) -> None:
@@ -389,7 +397,7 @@ def _read_parquet(path: str | Path, columns: Sequence[str], optional: Sequence[s
             names = table.schema_arrow.names
             _check_header(names, path)
             for name in columns:
-                _check_column(path, name, names, name in names)
+                check_column(path, name, names, name in names)
             wanted = [*columns, *(name for name in optional if name in names)]
             for batch in table.iter_batches(batch_size=2048, columns=wanted):
                 for row in batch.to_pylist():

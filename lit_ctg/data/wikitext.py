@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from lit_ctg.data.corpus import CorpusDataModule
 from lit_ctg.data.document import Document
-from lit_ctg.data.source import data_suffix, find_file, read_lines, read_records
+from lit_ctg.data.source import ROWS, data_suffix, find_file, read_lines, read_records
 
 # " = Title = ": one "=" on either side; " = = Section = = " has more
 _TITLE = re.compile(r"\s*= ([^=].*[^=]|[^=\s]) =\s*")
@@ -111,7 +111,7 @@ class WikiTextDataModule(CorpusDataModule):
 
 def _lines(path: Path) -> Iterator[str]:
     """Yield lines of text, or of the column ``text``, with one row per line (as on the hub) or several."""
-    if data_suffix(path) in (".jsonl", ".csv", ".parquet"):
+    if data_suffix(path) in ROWS:
         for row in read_records(path, ["text"]):
             yield from row.text("text").removesuffix("\n").split("\n")
     else:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -19,6 +18,7 @@ import numpy as np
 from annotated_types import MinLen
 
 from lit_ctg.data.document import Document
+from lit_ctg.data.labelled import class_name
 from lit_ctg.errors import UserError, refuse
 from lit_ctg.limits import Count, Positive, Seed, checked
 
@@ -46,13 +46,6 @@ def unspaced(text: str) -> bool:
 def pieces(text: str) -> list[str]:
     """Return a text cut at blanks, each piece with a blank behind; at each letter where words are not set apart."""
     return _UNSPACED_PIECE.findall(text) if unspaced(text) else [f"{word} " for word in text.split()]
-
-
-def class_name(label: str) -> str:
-    """Return a label as a word that can name a setting of a control and a folder: ``sci-fi`` is ``sci_fi``."""
-    letters = unicodedata.normalize("NFC", label)
-    name = "".join(letter if f"_{letter}".isidentifier() else "_" for letter in letters)
-    return f"{name}_" if name == "strength" else name  # every control has a setting of that name
 
 
 @dataclass(frozen=True)

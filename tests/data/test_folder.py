@@ -117,7 +117,7 @@ def test_a_warning_names_unread_files(own: Path, caplog: pytest.LogCaptureFixtur
         assert list(labels_of(own)) == ["letters", "news", "poems"]
         labels_of(own)
     first, second = caplog.messages
-    assert "left out notes.pdf, poems/cover.png (.txt .jsonl .csv .parquet are read)" in first
+    assert "left out notes.pdf, poems/cover.png (.txt .jsonl .csv .tsv .parquet are read)" in first
     assert "left out nothing, songs: no text there" in second
 
 

@@ -14,7 +14,16 @@ from typing import Annotated, Any
 from lit_ctg.data.corpus import CorpusDataModule
 from lit_ctg.data.document import Document
 from lit_ctg.data.hub import ALTERNATIVES, SET_CACHE, Progress, require_network
-from lit_ctg.data.source import data_suffix, file_checksum, find_file, read_records, read_text, reading, text_column
+from lit_ctg.data.source import (
+    ROWS,
+    data_suffix,
+    file_checksum,
+    find_file,
+    read_records,
+    read_text,
+    reading,
+    text_column,
+)
 from lit_ctg.data.split import check_fractions, tail_documents, tail_text
 from lit_ctg.errors import UserError, only_errors_of
 from lit_ctg.files import locked, write_atomic
@@ -246,7 +255,7 @@ class ScriptsDataModule(TailDataModule):
 
     def local_documents(self, split: str) -> Iterator[Document]:
         for style, path in zip(self.styles, self.local_files(), strict=True):
-            if data_suffix(path) in (".jsonl", ".csv", ".parquet"):
+            if data_suffix(path) in ROWS:
                 read = functools.partial(_rows, style, path)
                 yield from tail_documents(read, split, self.val_fraction, self.test_fraction)
             else:
