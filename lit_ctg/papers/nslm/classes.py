@@ -161,6 +161,9 @@ class Recogniser(Checked, abc.ABC):
         context: the left context that the class is bound to; None: the class exists wherever no bound class takes its
             tokens.
         unit: of errors of guesses; None: km where members have coordinates, else a difference of values.
+
+    Attributes:
+        listed: the attributes of each member of a class that is a list.
     """
 
     def __init__(
@@ -174,6 +177,7 @@ class Recogniser(Checked, abc.ABC):
     ) -> None:
         self.name, self.context, self.unit = name, context, unit
         self.metrics, self.densities = tuple(metrics), tuple(densities)
+        self.listed: Mapping[str, Attributes] = {}
 
     @abc.abstractmethod
     def attributes(self, token: str) -> Attributes | None:
@@ -212,15 +216,15 @@ class ListRecogniser(Recogniser):
 
     def __init__(self, *, members: Mapping[str, float | Sequence[float]], **options: Any) -> None:
         super().__init__(**options)
-        self.members = {
+        self.listed = {
             str(token): tuple(map(float, value if isinstance(value, Sequence) else [value]))
             for token, value in members.items()
         }
-        if len(set(map(len, self.members.values()))) != 1:
+        if len(set(map(len, self.listed.values()))) != 1:
             raise ValueError(f"class '{self.name}': all members need the same number of values")
 
     def attributes(self, token: str) -> Attributes | None:
-        return self.members.get(token)
+        return self.listed.get(token)
 
 
 class PlaceRecogniser(Recogniser):
@@ -233,14 +237,14 @@ class PlaceRecogniser(Recogniser):
 
     def __init__(self, *, kind: Annotated[str, Choice(KINDS)], minimum_population: Whole, **options: Any) -> None:
         super().__init__(**options)
-        self.places = {
+        self.listed = {
             place.token: (place.latitude, place.longitude)
             for place in gazetteer(minimum_population).values()
             if place.kind == kind
         }
 
     def attributes(self, token: str) -> Attributes | None:
-        return self.places.get(token)
+        return self.listed.get(token)
 
 
 _FULL = "January February March April May June July August September October November December"

@@ -395,6 +395,21 @@ class Reading:
 
 
 @dataclass(frozen=True)
+class Member:
+    """A class member in a text.
+
+    Attributes:
+        number, index: of its class, and of the member in it.
+        begin, stop: its tokens are those from ``begin`` to before ``stop``.
+    """
+
+    number: int
+    index: int
+    begin: int
+    stop: int
+
+
+@dataclass(frozen=True)
 class Below:
     """The continuations of a node of a trie.
 
@@ -490,6 +505,27 @@ class WordReader:
     def read(self, ids_NT: Tensor) -> list[Reading]:
         """Return the reading of each prefix, reading only its new part."""
         return self._running.of(ids_NT)
+
+    def readings(self, ids: Sequence[int]) -> list[Reading]:
+        """Return the reading of every prefix of a text, from none of its tokens to all."""
+        found = [self._running.start]
+        for token in ids:
+            found.append(self._step(found[-1], token))
+        return found
+
+    def members(self, readings: Sequence[Reading]) -> list[Member]:
+        """Return the class members of a text that was read."""
+        found, begin = [], 0
+        for stop, reading in enumerate(readings):
+            last = stop + 1 == len(readings)
+            if not reading.pending or not (last or len(readings[stop + 1].pending) == 1):
+                continue
+            words = self._words(reading.pending)
+            number = int(self.table.class_of_SV[reading.contexts.state_BT[0, -1], words[0]]) if len(words) == 1 else -1
+            if number >= 0:
+                found.append(Member(number, int(self.table.index_CV[number, words[0]]), begin, stop))
+            begin = stop
+        return found
 
     def _advance(self, state: Reading, tokens: list[int]) -> Reading:
         for token in tokens:
@@ -649,25 +685,8 @@ class RedistributeClassMass(ScoreRule):
         """Return log-probabilities ``[N, V]`` in the dtype of ``scores``."""
         own_NV = scores.detach().double().log_softmax(-1).cpu().numpy()
         mixed_NV = own_NV.copy()
-        for row, reading in enumerate(self.reader.read(input_ids)):
-            log_V = mixed_NV[row]
-            reader = self.reader
-            going_on = np.empty(0, dtype=np.int64)
-            if reading.node:
-                inside = reader.below(reading.form, reading.node)
-                going_on = inside.ids_J
-                for share_W in reader.shares(reading.form, reading.contexts):
-                    self._inside(log_V, reading, inside, share_W)
-            for form in range(len(reader.tries)):
-                # a member without a space before it cannot begin inside a word
-                if form == 1 and reading.open:
-                    continue
-                begun = reader.below(form, 0)
-                fresh_J, own_J = ~np.isin(begun.ids_J, going_on), reader.own[form]
-                for share_W in reader.shares(form, reading.next_contexts):
-                    mass_J = begun.mass(share_W)
-                    chosen_J = fresh_J & (mass_J > 0)
-                    _share(log_V, begun.ids_J[chosen_J], mass_J[chosen_J], own_J[chosen_J])
+        for log_V, reading in zip(mixed_NV, self.reader.read(input_ids), strict=True):
+            self.redistribute(log_V, reading)
         # where nothing was redistributed (nearly everywhere) the mixture is the model's own
         changed = np.nonzero(mixed_NV != own_NV)
         strength_N = row_values(self.strength_B, len(scores)).numpy()[changed[0]]
@@ -675,6 +694,26 @@ class RedistributeClassMass(ScoreRule):
             ruled, own = np.log(strength_N) + mixed_NV[changed], np.log1p(-strength_N) + own_NV[changed]
         mixed_NV[changed] = np.logaddexp(ruled, own)
         return torch.from_numpy(mixed_NV).to(scores.dtype).to(scores.device)
+
+    def redistribute(self, log_V: np.ndarray, reading: Reading) -> None:
+        """Redistribute the mass of class members, in place, in log-probabilities [V] after a prefix that was read."""
+        reader = self.reader
+        going_on = np.empty(0, dtype=np.int64)
+        if reading.node:
+            inside = reader.below(reading.form, reading.node)
+            going_on = inside.ids_J
+            for share_W in reader.shares(reading.form, reading.contexts):
+                self._inside(log_V, reading, inside, share_W)
+        for form in range(len(reader.tries)):
+            # a member without a space before it cannot begin inside a word
+            if form == 1 and reading.open:
+                continue
+            begun = reader.below(form, 0)
+            fresh_J, own_J = ~np.isin(begun.ids_J, going_on), reader.own[form]
+            for share_W in reader.shares(form, reading.next_contexts):
+                mass_J = begun.mass(share_W)
+                chosen_J = fresh_J & (mass_J > 0)
+                _share(log_V, begun.ids_J[chosen_J], mass_J[chosen_J], own_J[chosen_J])
 
     def _inside(self, log_V: np.ndarray, reading: Reading, inside: Below, share_W: np.ndarray) -> None:
         """After the first tokens of a member: redistribute continuing and, where one is complete, ending it."""

@@ -14,18 +14,78 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from lit_ctg.errors import UserError
-from lit_ctg.papers.nslm.classes import ListRecogniser, Recogniser, class_table
+from lit_ctg.papers.nslm.classes import ClassTable, Recogniser, class_table
 from lit_ctg.papers.nslm.control import PIECES, MicroModels, carried
 from lit_ctg.papers.nslm.corpus import JOINER
 from lit_ctg.papers.nslm.occurrences import Occurrences
-from lit_ctg.papers.nslm.selection import select
+from lit_ctg.papers.nslm.selection import AnyModel, Selection, select
 
 # whole numbers below this are words of the vocabulary whether or not a text has them
 NUMBERS = 3000
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What texts say about classes.
+
+    Attributes:
+        table: the classes over the words of the texts.
+        selection: the micro-models that were tried.
+        counts: class -> occurrences in the training texts; ``members``: class -> those of each member.
+        others: how often each other word occurs that begins like some member.
+        phrases: the listed members of several words, as written and as one word.
+    """
+
+    table: ClassTable
+    selection: Selection
+    counts: Mapping[str, float]
+    members: Mapping[str, np.ndarray]
+    others: Mapping[str, int]
+    phrases: Mapping[str, str]
+
+    def control(self, models: Mapping[str, AnyModel], weight: float = 1.0) -> MicroModels:
+        """Return the control with one micro-model a class."""
+        return MicroModels(carried(self.table, models, self.counts), weight=weight, others=self.others)
+
+
+def fit(
+    classes: Mapping[str, Recogniser],
+    train: Iterable[str],
+    validation: Iterable[str],
+    *,
+    blend: bool = True,
+    bases: Sequence[str] = ("uniform",),
+) -> Fitted:
+    """Fit the micro-models of classes; arguments and errors are those of ``micro_models``."""
+    phrases = {
+        member.replace(JOINER, " "): member.replace(" ", JOINER) for each in classes.values() for member in each.listed
+    }
+    documents = [[_words(text, phrases) for text in texts] for texts in (train, validation)]
+    counts = Counter(word for texts in documents for words in texts for word in words)
+    tokens = list(dict.fromkeys([*counts, *phrases.values(), *map(str, range(NUMBERS))]))
+    place = {word: number for number, word in enumerate(tokens)}
+    streams = [_stream(texts, place) for texts in documents]
+    table = class_table(tokens, classes.values())
+    found = Occurrences.from_documents(*streams[0], table)
+    seen = {table.names[number] for number in found.class_N}
+    if missing := [name for name in classes if name not in seen]:
+        raise UserError(
+            f"class {missing[0]}: no training text has a member; give texts that have some, or other members"
+        )
+    held_out = Occurrences.from_documents(*streams[1], table)
+    selection = select(table, found, held_out, blend=blend, bases=bases)
+    letters = {text[:1] for members in table.classes for text in members.tokens}
+    others = {
+        word: count for word, count in counts.items() if word[:1] in letters and not table.any_class_V[place[word]]
+    }
+    own = {name: found.index_N[found.class_N == number] for number, name in enumerate(table.names)}
+    members = {each.name: np.bincount(own[each.name], minlength=len(each)).astype(np.int64) for each in table.classes}
+    return Fitted(table, selection, {name: float(len(of)) for name, of in own.items()}, members, others, phrases)
 
 
 def micro_models(
@@ -49,32 +109,8 @@ def micro_models(
     Raises:
         UserError: a class has no member, or no text has one.
     """
-    phrases = {
-        member.replace(JOINER, " "): member.replace(" ", JOINER)
-        for each in classes.values()
-        if isinstance(each, ListRecogniser)
-        for member in each.members
-    }
-    documents = [[_words(text, phrases) for text in texts] for texts in (train, validation)]
-    counts = Counter(word for texts in documents for words in texts for word in words)
-    tokens = list(dict.fromkeys([*counts, *phrases.values(), *map(str, range(NUMBERS))]))
-    place = {word: number for number, word in enumerate(tokens)}
-    streams = [_stream(texts, place) for texts in documents]
-    table = class_table(tokens, classes.values())
-    found = Occurrences.from_documents(*streams[0], table)
-    seen = {table.names[number] for number in found.class_N}
-    if missing := [name for name in classes if name not in seen]:
-        raise UserError(
-            f"class {missing[0]}: no training text has a member; give texts that have some, or other members"
-        )
-    held_out = Occurrences.from_documents(*streams[1], table)
-    models = select(table, found, held_out, blend=blend).models
-    letters = {text[:1] for members in table.classes for text in members.tokens}
-    others = {
-        word: count for word, count in counts.items() if word[:1] in letters and not table.any_class_V[place[word]]
-    }
-    class_N = {name: float((found.class_N == number).sum()) for number, name in enumerate(table.names)}
-    return MicroModels(carried(table, models, class_N), others=others)
+    fitted = fit(classes, train, validation, blend=blend)
+    return fitted.control(fitted.selection.models)
 
 
 def _words(text: str, phrases: Mapping[str, str]) -> list[str]:
