@@ -9,6 +9,14 @@ its last checkpoint: what is kept lies in ``outputs/gpu_hour``, and a copy of it
 another machine to go on there; ``lit-ctg lab collect output_root=outputs/gpu_hour`` puts finished records into
 ``experiments/``.
 
+``size=small paper=<paper>`` does those of that size instead. What no record has for its length, in hours on two cores:
+
+    idea_gate, small        branch as the authors ran it, on the base of seed 0 (itself 1.2 to 2.4)   4 to 5
+    graphmax, small         in_domain_controls, on the same base                                       1 to 2
+    nslm, small             numbers as published with the printed pairs, three seeds                   0.6
+    nslm, paper             medium LSTM for 20 epochs, a corpus                                        7
+    control_code, small     GRUs of Figure 3, a run                                                    0.8
+
 ``rehearse=true`` goes the same way on a CPU at size=smoke; it measures nothing.
 
 Exit codes: 0 nothing is left, 3 give the command again, 1 something failed or was given up (``<step>.txt`` says what),
@@ -25,14 +33,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Annotated
 
 import torch
 
 from lit_ctg.command import Command, option
 from lit_ctg.errors import UserError
 from lit_ctg.files import write_atomic
-from lit_ctg.limits import Count, Positive
-from lit_ctg.results.record import load_records
+from lit_ctg.limits import Choice, Count, Positive
+from lit_ctg.results.record import SIZES, load_records
 from lit_ctg.run import lab
 
 WORK = Path("outputs") / "gpu_hour"
@@ -83,6 +92,7 @@ class GpuHour(Command):
     workers: Count | None = option("runs side by side (default: 4, of a rehearsal 1)", None)
     rehearse: bool = option("true: the same on a CPU at size=smoke", False)
     paper: str = option("a paper, or all", "all")
+    size: Annotated[str, Choice(SIZES)] = option("of the runs", "paper")
 
     def execute(self) -> int:
         return work(self)
@@ -162,7 +172,8 @@ def _runs(options: GpuHour, end: float) -> None:
     if end - time.monotonic() < RESERVE:
         return
     here, workers = lab.Lab(WORK), options.workers or (1 if options.rehearse else 4)
-    given = {"paper": options.paper, "size": "smoke" if options.rehearse else "paper", "workers": workers, "nice": 0}
+    size = "smoke" if options.rehearse else options.size
+    given = {"paper": options.paper, "size": size, "workers": workers, "nice": 0}
     lab.start(WORK, local=options.local, **given)
     try:
         while time.monotonic() < end and here.alive():

@@ -270,8 +270,13 @@ def main(paper: str | None = None, records: Sequence[str | Path] | None = None, 
             places = ", ".join(map(str, records or [root]))
             raise UserError(f"no finished record of {name} at {places}: give another records=")
         outcome = verify(done, recompute_of(name), digests)
-        lost = sorted(set(digests) - {_key(record) for record in found}) if records is None else []
-        differences = [*(f"{name}/{stem}: a committed record is missing" for stem, _ in lost), *outcome.differences]
+        differences = list(outcome.differences)
+        if records is None:
+            there = {_key(record) for record in found}
+            differences[:0] = [
+                *(f"{name}/{stem}: a committed record is missing" for stem, _ in sorted(set(digests) - there)),
+                *(f"{name}/{stem}: no digest, so nobody collected it" for stem, _ in sorted(there - set(digests))),
+            ]
         counts = f"{outcome.recomputed:,} numbers recomputed, {outcome.bounded:,} more bounded by their texts"
         outcome_words = f"{len(differences)} differ; {outcome.left:,} numbers need the model or the corpus"
         lines = [f"{name}: {outcome.records} records, {counts}, {outcome_words}"]

@@ -65,6 +65,23 @@ def test_the_rehearsal_waits_for_time_and_goes_on_to_the_end(folder: Path) -> No
     assert again.returncode == 1 and "tests: given up, cut off in 2 calls, 500 s" in again.stdout
 
 
+def test_runs_of_a_size_are_asked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import gpu_hour
+
+    asked: dict[str, object] = {}
+
+    def start(root: Path, **given: object) -> None:
+        asked.update(given)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(gpu_hour.lab, "start", start)
+    with pytest.raises(KeyboardInterrupt):
+        gpu_hour._runs(gpu_hour.GpuHour.parse(["out=back", "size=small", "paper=idea_gate"]), float("inf"))
+    assert (asked["size"], asked["paper"]) == ("small", "idea_gate")
+
+
 @pytest.mark.parametrize(("code", "expected"), [("sys.exit(4)", 4), ("time.sleep(60)", None)])
 def test_a_step_is_cut_off_when_its_time_is_over(
     folder: Path, monkeypatch: pytest.MonkeyPatch, code: str, expected: int | None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections import Counter
@@ -128,7 +129,15 @@ def test_the_figure_is_that_of_the_records(folder: Path) -> None:
     written = {path.name: path.read_bytes() for path in (folder / "figures").iterdir()}
     assert written == {f"{HEADLINE}.svg": pictures(results)[HEADLINE].render()}, "make tables brings it up to date"
     # the table of docs/verdicts.md
-    counts = sum((one.verdicts(regime, claims=True) for one in results for regime in REGIMES), Counter())
+    labels: dict[tuple[str, str, str], list[str]] = {}
+    for one, regime in itertools.product(results, REGIMES):
+        for row in one.counted(claims=True):
+            if (cell := row.cells.get(regime)) is not None and cell.verdict is not None:
+                labels.setdefault((row.spec.section, row.spec.label, regime), []).append(cell.verdict.label)
+    # not run: at no size
+    counts = Counter(
+        label for found in labels.values() for label in [one for one in found if one != NOT_RUN] or [NOT_RUN]
+    )
     groups = ((SUPPORTED, CONTRADICTED), (UNDECIDED,), (CANNOT_DECIDE,), (NOT_RUN,), (TOO_SMALL, *NOT_COMPARABLE))
     name = folder.name.replace("_", " ")
     page = (ROOT / "docs" / "verdicts.md").read_text(encoding="utf-8")

@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 from lit_ctg.errors import UserError
-from lit_ctg.results.record import RECORDS, RunRecord, load_records
+from lit_ctg.results.record import DIGESTS, RECORDS, RunRecord, load_records
 from lit_ctg.results.spec import papers
 from lit_ctg.results.verify import (
     Recomputed,
@@ -176,7 +176,7 @@ def test_what_changed_is_found_without_a_digest() -> None:
         assert [metric in line and "high end" in line for line in found.differences] == [True]
 
 
-def test_a_lost_record_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_or_an_added_record_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(EXPERIMENTS / "graphmax", tmp_path / "experiments" / "graphmax")
     monkeypatch.chdir(tmp_path)
     console = Console(file=StringIO(), width=200)
@@ -184,6 +184,12 @@ def test_a_lost_record_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (tmp_path / "experiments/graphmax/records/bayesian_corrected_small.tar.xz").unlink()
     assert main("graphmax", console=console) == 1
     assert "bayesian/corrected-small-seed0: a committed record is missing" in console.file.getvalue()  # type: ignore[attr-defined]
+    # and one that was put there
+    digests = tmp_path / "experiments/graphmax/records" / DIGESTS
+    digests.write_text("".join(line for line in digests.open() if not line.startswith("bayesian/")))
+    shutil.copy(EXPERIMENTS / "graphmax/records/bayesian_corrected_small.tar.xz", digests.parent)
+    assert main("graphmax", console=console) == 1
+    assert "bayesian/corrected-small-seed0: no digest" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_a_text_that_was_not_as_recorded_is_found() -> None:
