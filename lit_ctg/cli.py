@@ -525,6 +525,30 @@ class ControlBuild(_OnModel):
         build(self.name, self.model, self.data, self.out, self.seed, corpus=self.corpus, loading=self.loading)
 
 
+class ControlVector(_OnModel):
+    """a control that moves hidden states along the direction of a class, from texts; or to and from a GGUF file"""
+
+    words = "control vector"
+    function = "run.vector:vector"
+    examples = (
+        "control vector data=<folder> model=smollm2 out=kind",
+        "control vector data=<folder> model=smollm2 form=ablate out=ablation",
+        "control vector data=kind out=kind.gguf",
+    )
+    data: Annotated[str, MinLen(1)] = option(
+        "a folder with a file or subfolder of texts for each class; or a GGUF control vector, or a bundle"
+    )
+    out: Annotated[str, MinLen(1)] = option("the folder of the bundle, or a file <name>.gguf for llama.cpp and repeng")
+    model: str | None = option("of texts: a name of lit-ctg model list, a folder, or a hub name", None)
+    method: Literal["means", "pca", "pca_centred"] = option("how the direction is found in states", "means")
+    form: Literal["add", "ablate", "rotate"] = option("what is done with it", "add")
+    layers: str = option("blocks that are changed: middle, all, best (on held-out texts), or [12,13]", "")
+    tokens: Literal["all", "generated", "prompt_end"] = option("where: see docs/controls.md", "all")
+    scale: Literal["norm", "raw"] = option("strength in units of the state's norm, or of the vector", "norm")
+    read: Literal["mean", "last"] = option("the states of a text: mean over its tokens, or the last", "mean")
+    condition: str | None = option("a folder of texts: act only on states like those in its fires.*, not rest.*", None)
+
+
 class Table(Command):
     """the paper's tables: printed | ours | verdict"""
 
@@ -869,7 +893,7 @@ COMMANDS: dict[str, type[Command]] = {
     command.words: command
     for command in (
         Train, Evaluate, Generate, Export, Play, ModelList, ModelGet, ModelInfo,
-        ControlList, ControlBuild, Table, Report, Figure, Verify,
+        ControlList, ControlBuild, ControlVector, Table, Report, Figure, Verify,
         Collect, Reproduce, LabStart, LabStop, LabStatus, LabCollect, DataPrepare, DataInfo, DataSample, DataCounts,
         ExportModel, MemoryBuild, MemoryFit,
         FieldRun, FieldReport, FieldRejudge, FieldExport, FieldAdd, New, List, Completion,

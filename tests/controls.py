@@ -13,6 +13,7 @@ from lit_ctg.control.gradient import Gradient
 from lit_ctg.control.lora import LoRA
 from lit_ctg.control.memory import Memory
 from lit_ctg.control.token_bias import TokenBias
+from lit_ctg.control.vectors import ActivationVector
 from lit_ctg.decoding.ngram import NgramModel
 from lit_ctg.papers.control_code.control import NeuronCodes
 from lit_ctg.papers.graphmax.control import Graphmax
@@ -101,6 +102,7 @@ def controls() -> dict[str, Control]:
         GenerativeClassifier(class_models()),
         Future(classifier(), ["good", "bad"], candidates=V),
         Gradient(torch.randn(2, D), torch.zeros(2), ["good", "bad"]),
+        ActivationVector(["good", "bad"], {0: 20 * torch.randn(2, D)}, scale="raw"),
         LoRA({"transformer.h.0.mlp.c_fc": (torch.randn(2, D), torch.randn(4 * D, 2))}),
     ]
     return {control.name: control for control in made}

@@ -18,7 +18,7 @@ import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -41,6 +41,7 @@ PREPARE = "prepare_inputs_for_generation"
 Values = Mapping[str, Tensor]
 ControlT = TypeVar("ControlT", bound="Control")
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
+Tokens = Literal["all", "generated", "prompt_end"]
 
 
 class Stage(enum.IntEnum):
@@ -146,6 +147,7 @@ class Prefix:
         self.ids_NT: Tensor | None = None
         self._given_NT: Tensor | None = None
         self._fresh = False
+        self._prompt = 0  # its columns
 
     @contextmanager
     def watch(self, model: Any) -> Iterator[Prefix]:
@@ -174,9 +176,11 @@ class Prefix:
         """Forget the step after its forward pass: what follows belongs to another step, or to a plain call."""
         self._fresh = False
 
-    def take(self, input_ids_NT: Tensor, mask_NT: Tensor | None) -> None:
-        """Take the prefixes of a step; a mask of another length is ignored."""
+    def take(self, input_ids_NT: Tensor, mask_NT: Tensor | None, *, first: bool = False) -> None:
+        """Take the prefixes of a step, or of the ``first`` one; a mask of another length is ignored."""
         ids_NT = input_ids_NT
+        if first or self._whole_NT is None or ids_NT.shape[1] <= self._whole_NT.shape[1]:
+            self._prompt = ids_NT.shape[1]
         if mask_NT is not None and mask_NT.shape == ids_NT.shape:
             ids_NT = ids_NT.masked_fill(~mask_NT.bool(), NO_TOKEN)
         if self.hidden:
@@ -204,20 +208,44 @@ class Prefix:
 
     def real(self, rows: int, columns: int) -> Tensor | None:
         """Return [N, t] bool, which of the newest columns of the running step are text; None if none runs of N rows."""
+        whole_NT = self._of_step(rows, columns)
+        return None if whole_NT is None else whole_NT[:, whole_NT.shape[1] - columns :] != NO_TOKEN
+
+    def places(self, rows: int, columns: int, tokens: Tokens = "all") -> Tensor | None:
+        """Return [N or 1, t] bool, at which of the newest columns a control acts; None: at all of them.
+
+        Args:
+            tokens: ``all`` of the text, those that are ``generated`` from (the prompt's last and what follows it), or
+                the ``prompt_end`` alone. Outside ``generate`` a text is ``generated``, and its last token the end.
+        """
+        # one newest position is never padding
+        real_Nt = self.real(rows, columns) if columns > 1 else None
+        place_1t: Tensor | None = None
+        if tokens != "all":
+            whole_NT = self._of_step(rows, columns)
+            length, end = (columns, columns - 1) if whole_NT is None else (whole_NT.shape[1], self._prompt - 1)
+            column_t = torch.arange(length - columns, length)
+            if tokens == "prompt_end":
+                place_1t = (column_t == end).unsqueeze(0)
+            elif whole_NT is not None:
+                place_1t = (column_t >= end).unsqueeze(0)
+        both = [each for each in (real_Nt, place_1t) if each is not None and not bool(each.all())]
+        return both[0] if len(both) == 1 else both[0] & both[1].to(both[0].device) if both else None
+
+    def _of_step(self, rows: int, columns: int) -> Tensor | None:
+        """Return the prefixes of the running step; None if none runs of that many rows and columns."""
         whole_NT = self.ids_NT
         if not self._fresh or whole_NT is None or len(whole_NT) != rows or whole_NT.shape[1] < columns:
             return None
-        return whole_NT[:, whole_NT.shape[1] - columns :] != NO_TOKEN
+        return whole_NT
 
     def newest(self, ids_Nt: Tensor) -> Tensor:
         """Return the whole prefixes [N, T] of an embedding call, whose newest columns are ``ids_Nt``.
 
         Outside ``generate`` (a plain call of the model) these are the ids themselves.
         """
-        whole_NT = self.ids_NT
-        if not self._fresh or whole_NT is None or len(whole_NT) != len(ids_Nt) or whole_NT.shape[1] < ids_Nt.shape[1]:
-            return ids_Nt
-        return whole_NT
+        whole_NT = self._of_step(*ids_Nt.shape)
+        return ids_Nt if whole_NT is None else whole_NT
 
 
 class _Preparation:
@@ -228,7 +256,8 @@ class _Preparation:
         self.inner, self.prefix = inner, prefix
 
     def __call__(self, input_ids: Tensor, *args: Any, **kwargs: Any) -> Any:
-        self.prefix.take(input_ids, kwargs.get("attention_mask"))
+        first = bool(kwargs.get("is_first_iteration"))
+        self.prefix.take(input_ids, kwargs.get("attention_mask"), first=first)
         return self.inner(input_ids, *args, **kwargs)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -261,6 +290,68 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module in training:
             module.training = True
+
+
+class StateHook:
+    """A hook that changes the states of a layer at the places of a control, on the rows where it is on.
+
+    Other rows, and padding, keep what the network computed, to the bit. Attention masks padding anyway; a recurrent
+    state and a convolution run over it.
+
+    Args:
+        change: states [N, T, D] and the values, each [N, 1, K] -> new states. Some layers (OPT's) see the positions as
+            rows, those of a row next to each other: [N T, D] and [N T, K].
+        values: [B, K] each, a row a prompt.
+        prefix: knows the padding and where the prompt ends; None: padding follows the text, and no token sees it.
+        tokens: see ``Prefix.places``.
+        wide: half precision is changed in float32.
+    """
+
+    def __init__(
+        self,
+        change: Callable[..., Tensor],
+        values: Sequence[Tensor],
+        off_B: Tensor,
+        prefix: Prefix | None,
+        *,
+        tokens: Tokens = "all",
+        wide: bool = False,
+    ) -> None:
+        self.change, self.values, self.off_B, self.some_off = change, values, off_B, bool(off_B.any())
+        self.prefix, self.tokens, self.wide = prefix, tokens, wide
+        # values and rows that are off, expanded to the layer's rows: the same at every decoding step
+        self._for_rows: tuple[Any, list[Tensor], Tensor] | None = None
+
+    def __call__(self, _module: nn.Module, _inputs: Any, output: Any) -> Any:
+        return (self.changed(output[0]), *output[1:]) if isinstance(output, tuple) else self.changed(output)
+
+    def before(self, _module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Change the input instead, as a hook that runs before the layer."""
+        return (self.changed(inputs[0]), *inputs[1:])
+
+    def changed(self, state: Tensor) -> Tensor:
+        """Return the states with changes."""
+        dtype = torch.promote_types(state.dtype, torch.float32) if self.wide else state.dtype
+        like = (len(state), state.dim(), dtype, state.device)
+        if self._for_rows is None or self._for_rows[0] != like:
+            layout = (len(state), *[1] * (state.dim() - 2), -1)
+            values = [
+                row_values(value, len(state)).view(layout).to(dtype=dtype, device=state.device) for value in self.values
+            ]
+            self._for_rows = like, values, row_values(self.off_B, len(state)).view(layout).to(state.device)
+        _, values, off = self._for_rows
+        kept = off if self.some_off else None
+        if self.prefix is not None and state.dim() == 3:
+            on_Nt = self.prefix.places(len(state), state.shape[1], self.tokens)
+            if on_Nt is not None:
+                out_Nt1 = ~on_Nt.unsqueeze(2).to(state.device)
+                kept = out_Nt1 if kept is None else kept | out_Nt1
+        new = self.change(state.to(dtype), *values).to(state.dtype)
+        if kept is None:
+            return new
+        # laid out as the model's own: rows that are off get the same sums from the next layer, to the bit
+        new = torch.where(kept, state, new)
+        return new if state.is_contiguous() else state.new_empty_strided(state.shape, state.stride()).copy_(new)
 
 
 class _Noted:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from lit_ctg.control.base import Prefix, Stage, Values, head_weight, row_values
+from lit_ctg.control.base import Prefix, Stage, StateHook, Values, head_weight
 from lit_ctg.control.token_bias import ClassControl, check_classes, check_count, class_shares
 from lit_ctg.limits import Count, Weight
 
@@ -107,32 +107,23 @@ class Gradient(ClassControl):
         head = model.get_output_embeddings()
         share_BC, strength_B, off_B = class_shares(self.classes, values), values["strength"], self.off(values)
 
-        def move(_module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-            state_NTD = inputs[0]
-            wide_NTD = state_NTD.float()
-            rows, places, _ = wide_NTD.shape
-            on_N = ~row_values(off_B, rows).to(state_NTD.device)
-
-            def each(value_B: Tensor) -> Tensor:
-                return row_values(value_B, rows).to(wide_NTD)[on_N].repeat_interleave(places, dim=0)
-
+        @torch.no_grad()
+        def move(state: Tensor, share: Tensor, strength: Tensor) -> Tensor:
             bias_V = getattr(head, "bias", None)
-            with torch.no_grad():
-                moved_XD = climbed(
-                    wide_NTD[on_N].flatten(0, 1),
-                    (head.weight.to(wide_NTD), None if bias_V is None else bias_V.to(wide_NTD)),
-                    (self.weight_CD.to(wide_NTD), self.bias_C.to(wide_NTD)),
-                    each(share_BC),
-                    each(strength_B),
-                    steps=self.steps,
-                    kl=self.kl,
-                )
-            # laid out as the model's own: rows that are off get the same sums from the head, to the bit
-            new_NTD = state_NTD.new_empty_strided(state_NTD.shape, state_NTD.stride()).copy_(state_NTD)
-            new_NTD[on_N] = moved_XD.unflatten(0, (-1, places)).to(state_NTD)
-            return (new_NTD, *inputs[1:])
+            share, strength = (each.expand(*state.shape[:-1], -1).flatten(0, -2) for each in (share, strength))
+            moved_XD = climbed(
+                state.flatten(0, -2),
+                (head.weight.to(state), None if bias_V is None else bias_V.to(state)),
+                (self.weight_CD.to(state), self.bias_C.to(state)),
+                share,
+                strength.squeeze(1),
+                steps=self.steps,
+                kl=self.kl,
+            )
+            return moved_XD.view(state.shape)
 
-        return [head.register_forward_pre_hook(move)]
+        hook = StateHook(move, [share_BC, strength_B.unsqueeze(1)], off_B, None, wide=True)
+        return [head.register_forward_pre_hook(hook.before)]
 
     def shape(self) -> dict[str, int]:
         return {"hidden_size": self.weight_CD.shape[1]}

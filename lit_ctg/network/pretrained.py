@@ -570,6 +570,18 @@ def _convert(gguf: Path, folder: Path, named: str, shown: Console, seconds: int 
     return read
 
 
+def gguf_reader(gguf: Path) -> Any:
+    """Return the reader of a GGUF file (``ValueError``: its header states more than any file holds)."""
+    from gguf import GGUFReader
+
+    with open(gguf, "rb") as stream:
+        head = stream.read(24)
+    counts = [int.from_bytes(head[start : start + 8], "little") for start in (8, 16)]
+    if head[:4] != b"GGUF" or counts[0] > MOST_TENSORS or counts[1] > MOST_FIELDS:
+        raise ValueError("it does not begin like a GGUF file")
+    return GGUFReader(gguf)
+
+
 def _metadata(gguf: Path) -> dict[str, Any]:
     """Return precision and licence of a GGUF file whose sizes are those of its tensors.
 
@@ -577,15 +589,9 @@ def _metadata(gguf: Path) -> dict[str, Any]:
         ValueError: its header states more than it holds; others by the reader.
     """
     import torch
-    from gguf import GGUFReader
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    with open(gguf, "rb") as stream:
-        head = stream.read(24)
-    counts = [int.from_bytes(head[start : start + 8], "little") for start in (8, 16)]
-    if head[:4] != b"GGUF" or counts[0] > MOST_TENSORS or counts[1] > MOST_FIELDS:
-        raise ValueError("it does not begin like a GGUF file")
-    reader = GGUFReader(gguf)
+    reader = gguf_reader(gguf)
     elements: dict[str, int] = {}
     for tensor in reader.tensors:
         kind = tensor.tensor_type.name

@@ -37,6 +37,7 @@ ON: dict[str, dict[str, Any]] = {
     "generative_classifier": {"strength": 8, "to_bad": 1},
     "future": {"strength": 2, "to_good": 1},
     "gradient": {"strength": 0.5, "to_bad": 1},
+    "activation_vector": {"strength": 1, "to_bad": 1},
     "lora": {"strength": 1},
 }
 STRENGTH = {"idea_gate": "alpha"}
@@ -115,7 +116,8 @@ def test_beams_and_sequences_take_their_prompt_s_settings(
     model: Any, tokenizer: Any, all_controls: dict[str, Control]
 ) -> None:
     chosen = ["idea_gate", "graphmax", "micro_models", "lexicon", "feature_channel", "neuron_codes", "memory",
-              "token_bias", "experts", "generative_classifier", "future", "gradient", "lora"]  # fmt: skip
+              "token_bias", "experts", "generative_classifier", "future", "gradient",
+              "activation_vector", "lora"]  # fmt: skip
     steered = Steered(model, [all_controls[name] for name in chosen], tokenizer=tokenizer)
     settings = {**flat(chosen), "idea_gate.alpha": [0, 2], "lexicon.to_polarity": [1, -1]}
     options = {"num_beams": 3, "num_return_sequences": 3, "max_new_tokens": 5, "length_penalty": 0.0}

@@ -19,6 +19,7 @@ from lit_ctg.control.base import (
     Control,
     Prefix,
     Stage,
+    StateHook,
     Values,
     generating,
     layer_named,
@@ -95,7 +96,7 @@ class NeuronCodes(_Codes):
         own = [model.register_forward_pre_hook(self._without_own, with_kwargs=True)] if _has_codes(model) else []
         return own + [
             layer_named(model, path, self.name).register_forward_hook(
-                _Added((code_BC @ weight.double().cpu().T), off_B, None if at_end else prefix)
+                StateHook(torch.add, [code_BC @ weight.double().cpu().T], off_B, None if at_end else prefix)
             )
             for path, weight in self.layers.items()
         ]
@@ -121,37 +122,6 @@ class NeuronCodes(_Codes):
 
 def _has_codes(model: Any) -> bool:
     return "control_weights" in inspect.signature(model.forward).parameters
-
-
-class _Added:
-    """A forward hook: adds a row's vector to a layer's output at all its positions but at padding.
-
-    Attention masks padding anyway; a recurrent state and a convolution run over it.
-
-    Args:
-        prefix: knows the padding; None: padding follows the text, and no token sees it.
-    """
-
-    def __init__(self, added_BO: Tensor, off_B: Tensor, prefix: Prefix | None) -> None:
-        self.added_BO, self.off_B, self.some_off = added_BO, off_B, bool(off_B.any())
-        self.prefix = prefix
-        # both expanded to the layer's rows: the same at every decoding step
-        self._for_rows: tuple[Any, Tensor, Tensor] | None = None
-
-    def __call__(self, _module: nn.Module, _inputs: Any, output: Tensor) -> Tensor:
-        # some layers (OPT's) see the positions as rows, those of a row next to each other: [N T, O]
-        like = (len(output), output.dim(), output.dtype, output.device)
-        if self._for_rows is None or self._for_rows[0] != like:
-            wide = (len(output), *[1] * (output.dim() - 2), -1)
-            added = row_values(self.added_BO, len(output)).view(wide).to(output)
-            self._for_rows = like, added, row_values(self.off_B, len(output)).view(wide).to(output.device)
-        _, added, off = self._for_rows
-        # one newest position is never padding
-        if self.prefix is not None and output.dim() == 3 and output.shape[1] > 1:
-            real_Nt = self.prefix.real(len(output), output.shape[1])
-            if real_Nt is not None and not bool(real_Nt.all()):
-                return torch.where(off | ~real_Nt.unsqueeze(2).to(output.device), output, output + added)
-        return torch.where(off, output, output + added) if self.some_off else output + added
 
 
 class SoftPrompt(_Codes):
