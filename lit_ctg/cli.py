@@ -356,6 +356,7 @@ class Steer(_OnModel):
     do_sample: bool | None = option("true (draw, default) or false (the likeliest token)", None)
     control: dict[str, Any] = option("control.<name>.<setting>=<value>; [0,0.5,1] gives each text its own", {})
     generate: dict[str, Any] = option("generate.<option>=<value>: an option of Hugging Face's generate", {})
+    engine: Literal["transformers", "vllm"] = option("vllm: faster for many texts, see docs/serve.md", "transformers")
 
     def execute(self) -> None:
         from lit_ctg.run.steer import steer
@@ -429,6 +430,7 @@ class Play(_OnModel):
     controls: list[str] = option("the bundles that steer it, [folder,folder], or names of lit-ctg control list", [])
     chat: bool = option("with model=: true: a prompt is a message, which the model answers", False)
     system: str | None = option("with chat=true: the message before it", None)
+    url: str | None = option("of a lit-ctg serve with this model= and controls=, such as http://127.0.0.1:8000", None)
     host: str = option("the address to listen on; 127.0.0.1 is this machine only", "127.0.0.1")
     port: Annotated[int, Interval(ge=0, lt=65536)] = option("of the address", 7860)
     allow_host: list[str] = option("names of a tunnel or proxy in front of the page, with commas", [])
@@ -440,7 +442,23 @@ class Play(_OnModel):
 
         where = (self.host, self.port, self.allow_host, self.output_root, self.open)
         talk, system = self.chat, self.system
-        return play(self.run, self.model, self.controls, *where, loading=self.loading, chat=talk, system=system)
+        options: dict[str, Any] = {"loading": self.loading, "chat": talk, "system": system, "url": self.url}
+        return play(self.run, self.model, self.controls, *where, **options)
+
+
+class Serve(Command):
+    """vLLM's OpenAI server of a model, in which each request sets its own controls"""
+
+    words = "serve"
+    function = "serve.command:serve"
+    notes = ("needs vLLM; engine.<option>=<value> is an option of `vllm serve`, such as engine.max_model_len=2048",)
+    examples = ("serve model=smollm2 controls=[polarity,alice]",)
+    model: str = option("a causal language model: a name of lit-ctg model list, a folder, or a hub name")
+    controls: list[str] = option("[<folder>,<name>=<folder>]: the bundles, or names of lit-ctg control list", [])
+    host: str = option("the address to listen on; 127.0.0.1 is this machine only", "127.0.0.1")
+    port: Annotated[int, Interval(ge=0, lt=65536)] = option("of the address", 8000)
+    dtype: Dtype = option("float32, bfloat16 or float16; auto: as the model is stored", "auto")
+    engine: dict[str, Any] = option("engine.<option>=<value>: an option of `vllm serve`", {})
 
 
 class ModelList(Command):
@@ -892,7 +910,7 @@ class Completion(Command):
 COMMANDS: dict[str, type[Command]] = {
     command.words: command
     for command in (
-        Train, Evaluate, Generate, Export, Play, ModelList, ModelGet, ModelInfo,
+        Train, Evaluate, Generate, Export, Play, Serve, ModelList, ModelGet, ModelInfo,
         ControlList, ControlBuild, ControlVector, Table, Report, Figure, Verify,
         Collect, Reproduce, LabStart, LabStop, LabStatus, LabCollect, DataPrepare, DataInfo, DataSample, DataCounts,
         ExportModel, MemoryBuild, MemoryFit,

@@ -27,7 +27,7 @@ import lit_ctg
 from lit_ctg.control.card import card
 from lit_ctg.control.code import CODE, REQUIREMENTS, code_of
 from lit_ctg.control.shipped import bundles
-from lit_ctg.errors import UserError, check_known, did_you_mean, one_line, refuse
+from lit_ctg.errors import UserError, check_known, did_you_mean, one_line, refuse, within
 from lit_ctg.files import bring_back, check_regular, files_in, plain_name, reading, replacing, writing
 
 if TYPE_CHECKING:
@@ -277,6 +277,17 @@ def load(name: str | Path, *, revision: str | None = None) -> Control:
     assert control.origin is not None
     if RECORD in manifest["files"]:
         control.origin = replace(control.origin, record=_read_json(folder / RECORD))
+    return control
+
+
+def load_named(word: str) -> Control:
+    """Return the control of ``folder`` or ``name=folder`` (``UserError``: see ``load``, or it cannot be called so)."""
+    name, equals, folder = word.partition("=")
+    if not equals or Path(word).exists():
+        return load(word)
+    control = load(folder)
+    with within(f"controls={word}"):
+        control.rename(name)
     return control
 
 

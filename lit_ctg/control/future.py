@@ -91,6 +91,7 @@ class Future(ClassControl):
         super().__init__(name=name)
         self.classes, self.candidates = check_classes(classes), candidates
         self.classifier = classifier.eval().requires_grad_(False)
+        self._known: dict[bytes, Tensor] = {}
         check_count(self.name, self.classes, classifier.head.out_features)
 
     def hooks(self, model: Any, values: Values, prefix: Prefix) -> Iterable[RemovableHandle]:
@@ -99,7 +100,8 @@ class Future(ClassControl):
         return ()
 
     def rule(self, values: Values, prefix: Prefix) -> ScoreRule:
-        return _Foreseen(self.classifier, class_shares(self.classes, values), values["strength"], self.candidates)
+        shares_BC = class_shares(self.classes, values)
+        return _Foreseen(self.classifier, shares_BC, values["strength"], self.candidates, self._known)
 
     def shape(self) -> dict[str, int]:
         return {"vocab_size": self.classifier.embedding.num_embeddings}
@@ -118,20 +120,43 @@ class Future(ClassControl):
 
 
 class _Foreseen(ScoreRule):
-    def __init__(self, classifier: FutureClassifier, shares_BC: Tensor, strength_B: Tensor, candidates: int) -> None:
+    """Weights the candidates; a row that grows by a token costs one step of the cell, wherever it moves in the batch.
+
+    Args:
+        known: the states [1, H] of the prefixes of the last call; the control keeps them from batch to batch.
+    """
+
+    def __init__(
+        self,
+        classifier: FutureClassifier,
+        shares_BC: Tensor,
+        strength_B: Tensor,
+        candidates: int,
+        known: dict[bytes, Tensor],
+    ) -> None:
         self.classifier, self.shares_BC, self.strength_B = classifier, shares_BC, strength_B
-        self.candidates = candidates
-        self._seen_NT: Tensor | None = None
-        self._state_NH = torch.empty(0)
+        self.candidates, self.known = candidates, known
+
+    def _states(self, input_ids: Tensor) -> Tensor:
+        """Return the states [N, H] after the prefixes."""
+        rows = [row[row != NO_TOKEN] for row in input_ids.cpu().numpy()]
+        before = []
+        for row in rows:
+            state_1H = self.known.get(row[:-1].tobytes())
+            if state_1H is None:
+                state_1H = self.classifier.start(1)
+                for token in row[:-1].tolist():
+                    state_1H = self.classifier.step(torch.tensor([token], device=state_1H.device), state_1H)
+            before.append(state_1H.to(self.classifier.embedding.weight.device))
+        last_N = torch.tensor([row[-1] if len(row) else NO_TOKEN for row in rows], device=before[0].device)
+        state_NH = self.classifier.step(last_N, torch.cat(before))
+        self.known.clear()
+        self.known |= {row.tobytes(): state_NH[place : place + 1] for place, row in enumerate(rows)}
+        return state_NH
 
     @torch.no_grad()
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        seen_NT = self._seen_NT
-        longer = seen_NT is not None and torch.equal(input_ids[:, :-1], seen_NT)
-        state_NH = self._state_NH if longer else self.classifier.start(len(input_ids))
-        for ids_N in (input_ids[:, -1:] if longer else input_ids).unbind(1):
-            state_NH = self.classifier.step(ids_N, state_NH)
-        self._seen_NT, self._state_NH = input_ids.clone(), state_NH
+        state_NH = self._states(input_ids)
         log_p_NV = scores.log_softmax(-1)
         best_NK, ids_NK = log_p_NV.topk(min(self.candidates, scores.shape[1]), dim=-1)
         many = ids_NK.shape[1]

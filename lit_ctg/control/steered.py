@@ -104,7 +104,7 @@ class Steered:
         self.model, self.tokenizer = model, tokenizer
         self.controls = tuple(sorted(controls, key=lambda control: control.stage))
         refuse_encoder(model)
-        _check_together(self.controls)
+        check_together(self.controls)
         for control in self.controls:
             control.check_model(model)
             if tokenizer is not None:
@@ -112,22 +112,8 @@ class Steered:
                 control.bind(tokenizer)
 
     def settings_of(self, settings: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
-        """Sort ``{"<control>.<setting>": value}`` by control.
-
-        Raises:
-            UserError: no such control, or no setting named. (The settings themselves are checked by their control.)
-        """
-        settings = {} if settings is None else settings
-        if not isinstance(settings, Mapping):
-            raise UserError('settings: give a mapping, {"<control>.<setting>": value}')
-        known = {control.name: dict[str, Any]() for control in self.controls}
-        for key, value in settings.items():
-            name, dot, setting = str(key).partition(".")
-            check_known("control", name, known)
-            if not dot:
-                raise UserError(f"setting '{key}': write {name}.<setting>")
-            known[name][setting] = value
-        return known
+        """Sort settings by control, see ``by_control``."""
+        return by_control(self.controls, settings)
 
     @contextmanager
     def attached(
@@ -483,6 +469,25 @@ class Steered:
         check_room(prompt, new, context, named)
 
 
+def by_control(controls: Iterable[Control], settings: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
+    """Sort ``{"<control>.<setting>": value}`` by control.
+
+    Raises:
+        UserError: no such control, or no setting named. (The settings themselves are checked by their control.)
+    """
+    settings = {} if settings is None else settings
+    if not isinstance(settings, Mapping):
+        raise UserError('settings: give a mapping, {"<control>.<setting>": value}')
+    known = {control.name: dict[str, Any]() for control in controls}
+    for key, value in settings.items():
+        name, dot, setting = str(key).partition(".")
+        check_known("control", name, known)
+        if not dot:
+            raise UserError(f"setting '{key}': write {name}.<setting>")
+        known[name][setting] = value
+    return known
+
+
 def _counts_padding(model: Any) -> bool:
     """Return whether padding inside a row changes what follows: by recurrence, convolution or distance in columns."""
     config = model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
@@ -521,7 +526,7 @@ def _spelled_out(options: Mapping[str, Any]) -> dict[str, Any]:
     return {**({} if config is None else config.to_diff_dict()), **options}
 
 
-def _check_together(controls: Sequence[Control]) -> None:
+def check_together(controls: Sequence[Control]) -> None:
     """Refuse controls that share a name or exclude each other (``UserError``: names two of them)."""
     for number, control in enumerate(controls):
         for other in controls[:number]:

@@ -300,15 +300,22 @@ class Player:
         *,
         chat: bool = False,
         system: str | None = None,
+        url: str | None = None,
     ) -> Player:
-        """Load a causal language model and bundles, each a folder or a name on the hub.
+        """Load a causal language model and bundles, each a folder or a name on the hub, or use those of a server.
 
         Raises:
-            UserError: one is missing or does not fit.
+            UserError: one is missing or does not fit, or no server is at ``url``.
         """
-        steered = load_steered(model, controls, loading=loading)
+        options: dict[str, Any] = {"max_new_tokens": LONGEST, "chat": chat, "system": system}
+        if url is None:
+            generator = SteeredGenerator(load_steered(model, controls, loading=loading), **options)
+        else:
+            from lit_ctg.serve.client import ServedGenerator
+
+            generator = ServedGenerator(url, model, controls, **options)
+        steered = generator.steered
         names = ", ".join(control.name for control in steered.controls) or "no control"
-        generator = SteeredGenerator(steered, max_new_tokens=LONGEST, chat=chat, system=system)
         if chat:
             generator.prompt_ids("")  # a model without a template is refused before there is a page
         examples = examples_of(steered.controls, generator.controls)

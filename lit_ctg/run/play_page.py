@@ -511,6 +511,7 @@ def main(
     loading: Loading = PLAIN,
     chat: bool = False,
     system: str | None = None,
+    url: str | None = None,
 ) -> int:
     """Serve the page until it is interrupted.
 
@@ -529,6 +530,7 @@ def main(
         opened_at: called with the address and the page once it is served.
         loading: device and precision of the model.
         chat: a prompt is a message, which the model answers; ``system`` the message before it.
+        url: of a server that has the model and the controls.
 
     Raises:
         UserError: gradio is missing, there is no such run, or the port is taken.
@@ -541,6 +543,7 @@ def main(
         f"host={host}: give an address, {HOST} for this machine only": not re.fullmatch(r"\S+", host),
         "controls= are for model=<folder or hub name>; a run brings its controls": model is None and controls,
         "chat=true is for model=, and system= for chat=true": (chat or system is not None) and (not model or not chat),
+        "url= needs the model= and controls= that the server was given": url is not None and model is None,
         "model= and run= are two things to play: leave one out": model is not None and run is not None,
     }
     for name in behind:
@@ -552,7 +555,7 @@ def main(
 
     if run is None and model is None and output_root is None and is_cached(REAL):
         model, controls = REAL, list(bundles())
-    player = None if model is None else Player.of_model(model, controls, loading, chat=chat, system=system)
+    player = None if model is None else Player.of_model(model, controls, loading, chat=chat, system=system, url=url)
     page = build(Path(output_root or OUTPUTS), folder, player)
     theme = gr.themes.Base(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
     bare = host.strip("[]").lower()

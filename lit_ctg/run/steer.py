@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,10 +13,9 @@ from typing import Any, Protocol
 from rich.markup import escape
 from rich.progress import Progress
 
-from lit_ctg.control import Control, Steered
+from lit_ctg.control import Steered
 from lit_ctg.control.base import added_ids
-from lit_ctg.control.bundle import load as load_control
-from lit_ctg.control.bundle import register_ours
+from lit_ctg.control.bundle import load_named, register_ours
 from lit_ctg.control.steered import NUMBERS, OF_THE_PROMPT, SWITCHES, TOKENS, UNSUPPORTED, WHOLE
 from lit_ctg.core.chat import chat_ids, check_messages, quoted_special, text_ids
 from lit_ctg.data.huggingface_tokenizer import load as load_tokenizer
@@ -55,6 +54,7 @@ class Request(Protocol):
     do_sample: bool | None
     control: dict[str, Any]
     generate: dict[str, Any]
+    engine: str
 
     @property
     def loading(self) -> Loading: ...
@@ -92,7 +92,7 @@ def steer(request: Request) -> list[str]:
     lines = [] if request.prompts is None else read_lines(Path(request.prompts), request.control)
     if request.out is not None and request.prompts is not None:
         _check_out(Path(request.out), Path(request.prompts))
-    steered = load_steered(request.model, request.controls, request.revision, loading=request.loading)
+    steered = _loader(request.engine)(request.model, request.controls, request.revision, loading=request.loading)
     chat = request.chat or any(line.key == "messages" for line in lines)
     if chat and request.chat is False:
         raise UserError(f"chat=false, but prompts={request.prompts} holds messages: leave chat=false out")
@@ -114,6 +114,15 @@ def steer(request: Request) -> list[str]:
     return texts
 
 
+def _loader(engine: str) -> Callable[..., Steered]:
+    """Return what loads a model under controls for an engine."""
+    if engine == "transformers":
+        return load_steered
+    from lit_ctg.serve.client import Engine
+
+    return Engine
+
+
 def load_steered(
     model: str, controls: Sequence[str], revision: str | None = None, *, loading: Loading = PLAIN
 ) -> Steered:
@@ -126,22 +135,11 @@ def load_steered(
         loading: device and precision of the model.
     """
     register_ours()
-    loaded = [_named(word) for word in controls]
+    loaded = [load_named(word) for word in controls]
     with quiet():
         network = load_model(model, where="model", revision=revision, loading=loading).eval()
         tokenizer = load_tokenizer(model, revision, "model")
     return Steered(network, loaded, tokenizer=tokenizer)
-
-
-def _named(word: str) -> Control:
-    """Return the control of ``folder`` or ``name=folder``."""
-    name, equals, folder = word.partition("=")
-    if not equals or Path(word).exists():
-        return load_control(word)
-    control = load_control(folder)
-    with within(f"controls={word}"):
-        control.rename(name)
-    return control
 
 
 def _of_rows(key: str, value: Any, rows: Sequence[int], n: int) -> Any:
@@ -242,8 +240,9 @@ def _file(steered: Steered, lines: Sequence[Line], request: Request, options: Ma
         "dtype": str(steered.model.dtype),
         "load": request.loading.load,
         "origin": origin(request.model),
+        "engine": request.engine,
     }
-    kept |= {key: value for key, value in held.items() if value not in ("torch.float32", None, "")}
+    kept |= {key: value for key, value in held.items() if value not in ("torch.float32", "transformers", None, "")}
     others = {key: value for key, value in options.items() if key not in kept}
     bundles = [control.origin.checksum for control in steered.controls if control.origin is not None]
     asked = {**kept, "options": others, "bundles": bundles}

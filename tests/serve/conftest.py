@@ -1,0 +1,79 @@
+"""Bundles for SmolLM2 of every kind that vLLM serves, and settings that change its texts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lit_ctg.control import Control, Steered
+from lit_ctg.control.future import Future, FutureClassifier
+from lit_ctg.control.token_bias import TokenBias
+from lit_ctg.papers.graphmax.control import Graphmax
+from lit_ctg.papers.graphmax.graph import CooccurrenceGraph
+from tests.controls import controls
+
+V = 49152
+# of the bundles that come with the package, and of those made here
+SERVED: dict[str, dict[str, float]] = {
+    "polarity": {"to_polarity": 1.0, "strength": 6.0},
+    "alice": {"strength": 2.0},
+    "on_topic": {"alpha": 2.0},
+    "sentiment": {"positive": 1.0, "strength": 2.0},
+    "token_bias": {"to_good": 1.0, "strength": 4.0},
+    "grammar": {"strength": 1.0},
+    "graphmax": {"strength": 1.0},
+    "micro_models": {"strength": 1.0},
+    "future": {"to_good": 1.0, "strength": 4.0},
+}
+
+
+def bundles(folder: Path) -> list[str]:
+    """Write those that the package does not have; return the words for ``LIT_CTG_CONTROLS``."""
+    generator = torch.Generator().manual_seed(0)
+    torch.manual_seed(8)
+    classifier = FutureClassifier(V, 2, 6)
+    torch.nn.init.normal_(classifier.head.weight, std=8.0)
+    own = controls()
+    random = torch.randint(1000, 2000, (30, 12), generator=generator).tolist()
+    made: list[Control] = [
+        TokenBias({name: torch.randn(V, generator=generator) for name in ("good", "bad")}),
+        own["grammar"],
+        Graphmax(CooccurrenceGraph.from_token_ids(random, V)),
+        own["micro_models"],
+        Future(classifier, ["good", "bad"]),
+    ]
+    for control in made:
+        control.save_pretrained(folder / control.name)
+    return ["polarity", "alice", "on_topic", "sentiment", *(str(folder / control.name) for control in made)]
+
+
+def setting(name: str, **more: float) -> dict[str, float]:
+    """Return the settings of one control."""
+    return {f"{name}.{key}": value for key, value in {**SERVED[name], **more}.items()}
+
+
+@pytest.fixture(scope="session")
+def words(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    return bundles(tmp_path_factory.mktemp("bundles"))
+
+
+@pytest.fixture(scope="session")
+def steered(words: list[str]) -> Steered:
+    """SmolLM2 under the same controls in transformers, float32."""
+    from lit_ctg.network.pretrained import Loading
+    from lit_ctg.run.steer import load_steered
+
+    return load_steered("smollm2", words, loading=Loading(device="cpu", dtype="float32"))
+
+
+def written(steered: Steered, prompt: Any, settings: dict[str, float], length: int) -> tuple[list[int], float]:
+    """Return what ``Steered`` writes greedily, and by how much its closest choice was decided, in nats."""
+    off = {f"{control.name}.{control.strength}": 0.0 for control in steered.controls}
+    options = {"do_sample": False, "max_new_tokens": length, "output_scores": True, "return_dict_in_generate": True}
+    made = steered.generate([prompt], {**off, **settings}, **options)
+    top = [scores.log_softmax(-1)[0].topk(2).values for scores in made.scores]
+    ids = made.sequences[0, -len(made.scores) :].tolist()
+    return ids, min(float(pair[0] - pair[1]) for pair in top)
