@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from rich.markup import escape
 from rich.progress import Progress
@@ -54,7 +54,7 @@ class Request(Protocol):
     do_sample: bool | None
     control: dict[str, Any]
     generate: dict[str, Any]
-    engine: str
+    engine: Literal["transformers", "vllm"]
 
     @property
     def loading(self) -> Loading: ...

@@ -96,7 +96,7 @@ class Request:
     """
 
     reply: bool
-    values: dict[str, Values]
+    values: Mapping[str, Values]
     prompt: Sequence[int] = ()
     output: Sequence[int] = ()
     failed: bool = False

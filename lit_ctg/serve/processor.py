@@ -22,7 +22,7 @@ except ImportError:  # the interface is tested without vLLM
     V1, V2 = type("V1", (), {}), type("V2", (), {})
 
 
-class ControlProcessor(V1, V2):  # type: ignore[misc,valid-type] # of a library without types
+class ControlProcessor(V1, V2):
     """Applies the controls of the engine to the scores; without controls it changes nothing.
 
     Args:

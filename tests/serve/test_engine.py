@@ -91,7 +91,7 @@ def test_strength_0_is_the_bare_engine(engine: Any) -> None:
 def test_bad_settings_end_their_request_alone(engine: Any) -> None:
     before = ask(engine, [(PROMPTS[0], setting("polarity"))])
     for bad in ({"polarty.strength": 1.0}, {"polarity.strength": -1.0}, {"alice.strength": "much"}):
-        with pytest.raises(ValueError, match="polarity|alice"):
+        with pytest.raises(ValueError, match=r"polarity|alice"):
             ask(engine, [(PROMPTS[0], bad)])
     assert ask(engine, [(PROMPTS[0], setting("polarity"))]) == before
 
