@@ -59,6 +59,8 @@ def changed(record: RunRecord, metric: str, **entry: object) -> RunRecord:
         ("semantic_fusion", "main", "control/hard/negative/adjective_gain"),
         ("semantic_fusion", "main", "control/soft/confusion/positive/positive"),
         ("semantic_fusion", "main", "control/hard/positive/ood_hit"),
+        ("semantic_fusion", "doses", "control/channel/dose/str_high/fall"),
+        ("semantic_fusion", "doses", "control/channel/dose/str_high/largest_step"),
         ("semantic_fusion", "main", "val/perplexity"),
         ("idea_gate", "main", "topic/gated/all/long/stickiness"),
         ("idea_gate", "main", "topic/gate_gain/war/long/stickiness"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 
@@ -27,8 +28,12 @@ def recompute(record: RunRecord) -> Iterator[Recomputed]:
             yield exactly(f"{found[1]}/{found[2]}/adjective", entry["value"] / entry["n"], name)
         elif rise := _RISE.fullmatch(name):
             doses = [key for key in record.metrics if key.startswith(rise[1]) and key[len(rise[1]) :][0].isdigit()]
-            first, *_, last = sorted(doses, key=lambda key: float(key.removeprefix(rise[1])))
-            yield from difference(record, name, last, first)
+            doses.sort(key=lambda key: float(key.removeprefix(rise[1])))
+            yield from difference(record, name, doses[-1], doses[0])
+            steps = [value_of(record, high) - value_of(record, low) for low, high in itertools.pairwise(doses)]
+            yield exactly(f"{rise[1]}fall", max(0.0, -min(steps)), "the responses")
+            if entry["value"] > 0:
+                yield exactly(f"{rise[1]}largest_step", max(steps) / entry["value"], "the responses")
         elif found := _GAIN.fullmatch(name):
             yield from difference(record, name, name.removesuffix("_gain"), f"{found[1]}/off/{found[2]}")
     for intended in ("positive", "negative"):
