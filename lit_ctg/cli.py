@@ -105,11 +105,9 @@ def _named(words: list[str]) -> tuple[type[Command], list[str]]:
             return known[name], words[count:]
     if actions := [name.split()[1] for name in known if name.startswith(f"{words[0]} ")]:
         action = words[1] if len(words) > 1 else ""
-        raise UserError(
-            f"lit-ctg {words[0]} {action}{did_you_mean(action, actions)}: say one of {', '.join(actions)} first"
-        )
+        raise UserError(f"{' '.join(words[:2])}{did_you_mean(action, actions)}: say {words[0]} {'|'.join(actions)}")
     first = list(dict.fromkeys(name.split()[0] for name in known))
-    raise UserError(f"no command '{words[0]}'{did_you_mean(words[0], first)}; one of {', '.join(first)}")
+    raise UserError(f"no command '{words[0]}'{did_you_mean(words[0], first)}; lit-ctg alone lists them")
 
 
 def _help(words: list[str]) -> str:
@@ -128,7 +126,7 @@ def usage(known: Mapping[str, type[Command]]) -> str:
     width = max(map(len, known))
     lines = ["usage: lit-ctg COMMAND [key=value ...]", ""]
     lines += [f"  {name:{width}}  {command.summary()}" for name, command in known.items()]
-    lines += ["", "lit-ctg COMMAND --help says more; lit-ctg list what=experiments lists what can be trained."]
+    lines += ["", "lit-ctg COMMAND --help says more; lit-ctg list shows what there is to choose from."]
     return "\n".join(lines)
 
 
@@ -166,15 +164,13 @@ def _kinds() -> Sequence[str]:
 Records = list[str] | None
 Size = Literal["smoke", "small", "paper", "all"] | None
 _RUN = {
-    "experiment": "<paper>/<name>, see lit-ctg list what=experiments",
+    "experiment": "<paper>/<name>, see lit-ctg list experiments",
     "regime": "corrected (default) or as_published",
     "size": "smoke (seconds), small (minutes, default) or paper (the paper's own numbers)",
     "seed": "0, 1, ...",
     "training_seed": "initial values, dropout, order (null: seed)",
 }
-_RECORDS = (
-    "comma-separated folders of records; default: your own in outputs/ (larger than smoke), else the committed ones"
-)
+_RECORDS = "comma-separated folders of records; default: the committed ones and your own in outputs/"
 _SIZE = "only runs of this size; default: each table's largest run; all: every size"
 
 
@@ -693,7 +689,7 @@ class LabCollect(Command):
 class _Data(Command):
     overrides: list[str]
     hydra = {
-        "data": "the corpus, see lit-ctg list what=data",
+        "data": "the corpus, see lit-ctg list data",
         "data.source": "sample, local or hub",
         "data.root": "folder of data.source=local",
     }
@@ -886,12 +882,12 @@ class New(Command):
 
 
 class List(Command):
-    """what there is to choose from, one line each"""
+    """papers, experiments, data, models, controls, ...: what there is to choose from"""
 
     words = "list"
     function = "run.listing:lines"
-    examples = ("list experiments", "list data", "list metrics", "list controls")
-    what: Annotated[str, Choice(Names(_kinds))] = option("the kind of thing")
+    examples = ("list", "list papers", "list experiments", "list controls")
+    what: Annotated[str, Choice(Names(_kinds))] | None = option("the kind of thing; default: all kinds", None)
 
 
 class Completion(Command):

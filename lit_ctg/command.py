@@ -101,7 +101,7 @@ class Command:
         lines += [f"  {name + '=':{width}}  {meaning}" for name, meaning in meanings.items()]
         lines += [f"  {note}" for note in cls.notes]
         if cls.takes_overrides():
-            lines.append("  Every other key=value is an override of the configuration: lit-ctg list what=experiments")
+            lines.append("  Every other key=value is an override of the configuration: lit-ctg list experiments")
         lines.append("  trust=<package>  checkpoints, records and manifests may name classes of this package")
         lines += [f"example: lit-ctg {example}" for example in cls.examples]
         return "\n".join(lines)
@@ -139,28 +139,26 @@ class Command:
                 continue
             if (dashed or equals) and not ours:
                 there = f"; one of {', '.join(known)}" if known else ""
-                raise UserError(
-                    f"lit-ctg {cls.words}: no option '{word.partition('=')[0]}'{did_you_mean(key, known)}{there}"
-                )
+                raise UserError(f"{cls.words}: no option '{word.partition('=')[0]}'{did_you_mean(key, known)}{there}")
             if dashed and not equals:
                 flag = bool in kinds_of(hints[key]) and rest[:1] not in (["true"], ["false"])
                 text = "true" if flag else cls._next(rest, word)
             elif not equals:
                 if found or not known:
-                    raise UserError(f"lit-ctg {cls.words}: cannot read '{word}': options are key=value")
+                    raise UserError(f"{cls.words}: cannot read '{word}': options are key=value")
                 key, text = next(iter(known)), word
             cls._add(found, key, text, hints[prefix if mapping else key], mapping)
         for name, field in known.items():
             if name in found:
-                check_value(f"lit-ctg {cls.words}: {name}", found[name], hints[name])
+                check_value(f"{cls.words}: {name}", found[name], hints[name])
             elif field.default is field.default_factory is dataclasses.MISSING:
-                raise UserError(f"lit-ctg {cls.words}: give {name}=..., {field.metadata['meaning']}")
+                raise UserError(f"{cls.words}: give {name}=..., {field.metadata['meaning']}")
         return cls(**found, **({"overrides": overrides} if cls.takes_overrides() else {}))
 
     @classmethod
     def _next(cls, rest: list[str], word: str) -> str:
         if not rest:
-            raise UserError(f"lit-ctg {cls.words}: {word} needs a value")
+            raise UserError(f"{cls.words}: {word} needs a value")
         return rest.pop(0)
 
     @classmethod
@@ -172,7 +170,7 @@ class Command:
         elif Sequence in kinds_of(hint):
             found[key] = found.get(key, []) + listed(text)
         elif key in found:
-            raise UserError(f"lit-ctg {cls.words}: {key}= is given twice: leave one out")
+            raise UserError(f"{cls.words}: {key}= is given twice: leave one out")
         else:
             kinds = kinds_of(hint)
             verbatim = str in kinds or kinds <= {typing.Literal, type(None)}

@@ -32,6 +32,8 @@ from lit_ctg.trust import named_by_user, resolve, stored, without_trust
 
 # what the shell passes as one word may hold commas, spaces and "="; Hydra's grammar wants it quoted
 FREE_TEXT_KEYS = ("prompt", "ckpt_path", "output_root", "data.root", "data.cache_root")
+# of options that a message names
+MOST_NAMED = 20
 # experiments that are another one with some settings changed
 VARIANTS = "variants"
 # one quoted value or several, as Hydra reads them
@@ -211,6 +213,9 @@ def _paper(words: Iterable[str]) -> str:
 def _prepare_override(word: str, paper: str) -> str:
     key, equals, value = word.partition("=")
     if not equals:
+        if re.fullmatch(r"\w[\w/.-]*", word):
+            meant = did_you_mean(f"experiment={word}", [f"experiment={name}" for name in experiments()])
+            raise UserError(f"'{word}' is not key=value{meant or '; lit-ctg list experiments shows what there is'}")
         return word
     if key in FREE_TEXT_KEYS and is_free_text(value):
         return f"{key}={quoted(value)}"
@@ -405,7 +410,7 @@ def _parameters(target: Any) -> set[str]:
 def check(cfg: DictConfig, experiment: bool = True) -> DictConfig:
     """Check what the schema cannot express, and that every interpolation resolves."""
     if experiment and (OmegaConf.is_missing(cfg, "paper") or cfg.model is None):
-        raise UserError(f"no experiment chosen: pass experiment=<paper>/<name>, one of {', '.join(experiments())}")
+        raise UserError("no experiment chosen: pass experiment=<paper>/<name>; lit-ctg list experiments shows them")
     with explained():
         plainly = cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=True))
     # others are named where they are built: a list of runs is composed without them
@@ -457,6 +462,8 @@ def explain(error: BaseException) -> str:
         if group.startswith("experiment") or missing.startswith("experiment"):
             group, option, options = "experiment", missing.removeprefix("experiment/"), experiments()
         known = f"; there are: {', '.join(options)}" if options else ""
+        if len(options) > MOST_NAMED:
+            known = f"; lit-ctg list {'experiments' if group == 'experiment' else group} shows all {len(options)}"
         return f"no option '{option}' in config group '{group}'{did_you_mean(option, options)}{known}"
     if isinstance(error, OverrideParseException):
         reason = str(error).splitlines()[0]

@@ -6,10 +6,12 @@ import io
 import logging
 import re
 import sys
+import time
 from collections.abc import Iterable
 from typing import Any
 
 import rich.console
+import rich.progress
 from rich.segment import Segment
 from rich.text import Text
 
@@ -41,6 +43,39 @@ class Console(rich.console.Console):
     def render_str(self, text: str, **options: Any) -> Text:
         """Return a string as text; before rich drops some control characters."""
         return super().render_str(printable(text), **options)
+
+
+# seconds between two lines of progress where there is no terminal
+EVERY = 30.0
+
+
+class Bars(rich.progress.Progress):
+    """rich's bars on a terminal; elsewhere a line every ``EVERY`` seconds with what is done and the time left."""
+
+    def __init__(self, *columns: rich.progress.ProgressColumn, console: rich.console.Console) -> None:
+        super().__init__(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._told = time.monotonic()
+
+    def update(self, task_id: rich.progress.TaskID, **changes: Any) -> None:
+        """Change a task; see rich."""
+        super().update(task_id, **changes)
+        self._tell(task_id)
+
+    def advance(self, task_id: rich.progress.TaskID, advance: float = 1) -> None:
+        """Count a task further; see rich."""
+        super().advance(task_id, advance)
+        self._tell(task_id)
+
+    def _tell(self, task_id: rich.progress.TaskID) -> None:
+        if not self.disable or time.monotonic() - self._told < EVERY:
+            return
+        self._told = time.monotonic()
+        task = self._tasks[task_id]
+        words = f"{task.description}: {task.completed:,.0f}"
+        if task.total:
+            seconds = (task.elapsed or 0.0) / max(task.completed, 1e-9) * (task.total - task.completed)
+            words += f" of {task.total:,.0f}, about {max(1, round(seconds / 60))} min left"
+        self.console.print(words, markup=False, highlight=False, soft_wrap=True)
 
 
 class _PrintableFormatter(logging.Formatter):

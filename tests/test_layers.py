@@ -31,7 +31,7 @@ PAPERS = sorted(path.parent.name for path in (PACKAGE / "papers").glob("*/__init
 MODULES = sorted(path for group in ALLOWED for path in (PACKAGE / group).rglob("*.py"))
 
 
-def imported(path: Path, *, loading: bool = False) -> set[str]:
+def imported(path: Path, *, loading: bool = False, of: str = "lit_ctg.") -> set[str]:
     """Return the dotted names of lit_ctg modules that a file imports: anywhere, or only while it is loaded itself."""
     names = set()
     tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -41,7 +41,7 @@ def imported(path: Path, *, loading: bool = False) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return {name for name in names if name.startswith("lit_ctg.")}
+    return {name for name in names if name.startswith(of)}
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
@@ -66,6 +66,23 @@ def test_no_module_needs_itself_to_be_loaded() -> None:
         graph[name.removesuffix(".__init__")] = found & modules
     assert sum(map(len, graph.values())) > len(modules)
     TopologicalSorter(graph).prepare()  # its error names the circle
+
+
+def test_texts_under_a_control_need_no_trainer() -> None:
+    """Lightning and other large packages take seconds to import."""
+    waiting, reached = ["lit_ctg.run.steer"], set[str]()
+    while waiting:
+        name = waiting.pop()
+        paths = [PACKAGE.parent / f"{name.replace('.', '/')}{end}" for end in (".py", "/__init__.py")]
+        path = next((path for path in paths if path.is_file()), None)
+        if path is None:
+            waiting += [name.rpartition(".")[0]] * (name.rpartition(".")[0] not in reached)
+        elif name not in reached:
+            reached.add(name)
+            waiting += imported(path, loading=True)
+            heavy = {each.partition(".")[0] for each in imported(path, loading=True, of="")}
+            assert not heavy & {"lightning", "torchmetrics", "sklearn", "matplotlib", "gradio", "pandas"}, path
+    assert "lit_ctg.control.base" in reached
 
 
 def test_papers_are_found() -> None:

@@ -17,7 +17,8 @@ from typing import Any
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import WandbLogger
 
-from lit_ctg.core.model import datamodule_of, evaluating
+from lit_ctg.core.generation import evaluating
+from lit_ctg.core.model import datamodule_of
 from lit_ctg.errors import UserError, one_line
 from lit_ctg.files import write_samples
 from lit_ctg.results.gather import results_for

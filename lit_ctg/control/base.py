@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from lit_ctg.control.bundle import Carried, Origin
-from lit_ctg.core.generation import ControlSetting
+from lit_ctg.core.generation import ControlSetting, evaluating
 from lit_ctg.decoding.rule import RuleList, ScoreRule
 from lit_ctg.errors import UserError, check_known, check_whole, did_you_mean, refuse
 from lit_ctg.files import plain_name
@@ -163,7 +163,7 @@ class Prefix:
         if self.hidden and any(isinstance(part.__dict__.get(PREPARE), _Preparation) for part in parts):
             raise UserError("a soft prompt would be text to the controls attached already: give all to one Steered")
         with ExitStack() as stack:
-            stack.enter_context(_evaluating(model))
+            stack.enter_context(evaluating(model))
             for part in parts:
                 stack.enter_context(_watching(part, self))
                 # also where the pass fails
@@ -277,19 +277,6 @@ def _watching(model: Any, prefix: Prefix) -> Iterator[None]:
         own.pop(PREPARE, None)
         if before is not None:
             own[PREPARE] = before
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Switch off dropout, as Hugging Face's pipelines and evaluation loops do; a training loop may sample as it is."""
-    training = [module for module in model.modules() if module.training]
-    for module in training:
-        module.training = False
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
 
 
 class StateHook:

@@ -29,6 +29,7 @@ from lit_ctg.control.code import CODE, REQUIREMENTS, code_of
 from lit_ctg.control.shipped import bundles
 from lit_ctg.errors import UserError, check_known, did_you_mean, one_line, refuse, within
 from lit_ctg.files import bring_back, check_regular, files_in, plain_name, reading, replacing, writing
+from lit_ctg.network.pretrained import MODELS, prefer_cache
 
 if TYPE_CHECKING:
     from lit_ctg.control.base import Control, ControlT
@@ -44,6 +45,8 @@ PICKLES = (".pkl", ".pickle", ".pt", ".pth", ".bin", ".ckpt", ".npy", ".npz", ".
 VERSIONED = ("lit-ctg", "torch", "transformers", "safetensors")
 # types of tensors, and how a small bundle writes them
 WIDE = {"float32": torch.float16, "float64": torch.float16, "int64": torch.int32}
+# how the types of our architectures begin
+OUR_MODELS = "lit_ctg_"
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 REMEDY = "download or export it again"
 # what ``control.json`` holds besides the format, by type
@@ -271,7 +274,7 @@ def load(name: str | Path, *, revision: str | None = None) -> Control:
     """
     folder = _folder(str(name), revision)
     manifest = manifest_of(folder)
-    if "lit_ctg_" in (folder / CONTROL).read_text(encoding="utf-8"):
+    if OUR_MODELS in (folder / CONTROL).read_text(encoding="utf-8"):
         register_ours()  # a control that holds models may hold exported ones
     control = restored(kind_named(str(manifest["kind"])), folder, manifest)
     assert control.origin is not None
@@ -316,8 +319,15 @@ def _check_numbers(kind: type[Control], config: Mapping[str, Any], tensors: Mapp
     check_weights({name: value for name, value in tensors.items() if not re.fullmatch(kind.not_weights, name)})
 
 
-def register_ours() -> None:
-    """Register the architectures of ``papers/<paper>/portable.py`` with transformers, so that no folder's code runs."""
+def register_ours(model: str = "") -> None:
+    """Register the architectures of ``papers/<paper>/portable.py`` with transformers, so that no folder's code runs.
+
+    Args:
+        model: the one that is to be loaded; nothing is imported for a folder or a name whose architecture is not ours.
+    """
+    held = Path(model).expanduser() / "config.json"
+    if model in MODELS or (model and held.is_file() and OUR_MODELS not in held.read_text(errors="replace")):
+        return
     from transformers import AutoConfig, AutoModelForCausalLM
 
     for path in sorted((Path(lit_ctg.__file__).parent / "papers").glob("*/portable.py")):
@@ -344,6 +354,7 @@ def _folder(name: str, revision: str | None) -> Path:
         )
     from huggingface_hub import snapshot_download
 
+    prefer_cache()
     try:
         files = [CONTROL, TENSORS, CARD, RECORD]
         return Path(snapshot_download(name, revision=revision, allow_patterns=files))

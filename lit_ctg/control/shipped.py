@@ -35,7 +35,7 @@ def lines() -> list[str]:
             f"  {known['use']}",
             "",
         ]
-    return [*found, "your own: lit-ctg control build --help; other kinds: lit-ctg list what=controls"]
+    return [*found, "your own: lit-ctg control build --help; other kinds: lit-ctg list controls"]
 
 
 def score(known: dict[str, Any]) -> str:

@@ -63,7 +63,7 @@ def build_datamodule(cfg: DictConfig) -> LightningDataModule:
     """Build only the data module (`lit-ctg data`)."""
     check_given(["data"] if cfg.data is None else [])
     if cfg.data.get("tokenizer", "") is None:
-        raise UserError("data.tokenizer=null: a text needs one, see lit-ctg list what=data; leave it out")
+        raise UserError("data.tokenizer=null: a text needs one, see lit-ctg list data; leave it out")
     return instantiate(cfg.data, "data")
 
 

@@ -15,7 +15,7 @@ from lightning import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from lit_ctg.core.divergence import REMEDY, Diverged
-from lit_ctg.core.model import evaluating
+from lit_ctg.core.generation import evaluating
 from lit_ctg.core.result import MetricResult
 from lit_ctg.errors import UserError
 from lit_ctg.limits import Checked, Count, NonNegative, Whole

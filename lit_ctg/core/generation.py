@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from lit_ctg.core.model import evaluating
 from lit_ctg.decoding.loop import generate
 from lit_ctg.decoding.rule import ScoreRule
 from lit_ctg.errors import UserError, check_known, check_number, did_you_mean, refuse
@@ -27,6 +27,19 @@ NO_END = -1  # an id that no token has: texts end only at their length
 # of a control's value whose setting declares no range: beyond it half precision overflows
 LARGEST = 1e4
 Controls = Mapping[str, Any]
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Run without dropout; every part of the module then returns to its previous mode."""
+    training = [part for part in model.modules() if part.training]
+    for part in training:
+        part.training = False
+    try:
+        yield
+    finally:
+        for part in training:
+            part.training = True
 
 
 @dataclass(frozen=True)

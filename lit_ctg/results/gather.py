@@ -44,9 +44,9 @@ def results_for(
     Args:
         paper: name of a folder in ``experiments``.
         root: the ``experiments`` folder; found from the current folder or the package when not given.
-        record_dirs: folders and files with records; default: the user's own in ``outputs`` if the paper has finished
-            runs there (of the requested size; of "auto", larger than smoke), else the committed ones.
-        size: only runs of this size count; "auto" is the largest size with finished runs.
+        record_dirs: folders and files with records; default: the committed ones and the user's own in ``outputs``.
+        size: only runs of this size count; "auto" is the largest size with finished runs, by default with committed
+            ones where there are any.
         extra: records that are not yet in a folder.
         known: records already read, by file (see ``load_records``).
 
@@ -58,7 +58,7 @@ def results_for(
     manifest = load_manifest(root, paper)
     committed = root / paper / RECORDS
     if record_dirs is None:
-        records, origin = _own_or_committed(paper, committed, size, known)
+        records, origin, size = _own_and_committed(paper, committed, size, known)
     else:
         folders = [Path(folder) for folder in record_dirs]
         records, origin = load_records(folders, known), ", ".join(map(str, folders))
@@ -78,23 +78,20 @@ def results_for(
     return Results(paper, size, tuple(tables), pool, tuple(notes), manifest, origin)
 
 
-def _own_or_committed(
+def _own_and_committed(
     paper: str, committed: Path, size: str, known: dict[Path, RunRecord] | None
-) -> tuple[list[RunRecord], str]:
-    """Return the user's finished runs of the paper if there are any, else the committed ones, and whose they are.
-
-    Runs of a few steps (smoke) tell nothing about the paper: unless asked for, they do not take the place of committed
-    ones.
-    """
-    own = load_records([Path(OUTPUTS)], known)
-    sizes = sizes_run(own, paper)
-    mine = f"your own runs in {OUTPUTS}"
-    if size in sizes or (size == AUTO and any(one != "smoke" for one in sizes)):
-        return own, f"{mine} (the committed ones: records={_shown_path(committed)})"
-    theirs = load_records([committed], known)
-    if size == AUTO and sizes and not sizes_run(theirs, paper):
-        return own, f"{mine} (none are committed)"
-    return theirs, "the committed records" + (f" ({mine}: size=smoke)" if size == AUTO and sizes else "")
+) -> tuple[list[RunRecord], str, str]:
+    """Return the committed records and the user's own, whose they are, and the size: no run of one's own hides a
+    committed table, unless its size is asked for."""
+    own, theirs = load_records([Path(OUTPUTS)], known), load_records([committed], known)
+    mine, sizes = f"your own runs in {OUTPUTS}", sizes_run(own, paper)
+    if size == AUTO:
+        size = next(iter(sizes_run(theirs, paper) or sizes), AUTO)
+    if size not in sizes:
+        return theirs, "the committed records" + (f" ({mine}: size={','.join(sizes)})" if sizes else ""), size
+    if size not in sizes_run(theirs, paper):
+        return own, f"{mine} (none of size={size} are committed)", size
+    return [*theirs, *own], f"the committed records and {mine}", size
 
 
 def twins(pool: RecordPool, committed: Path, known: dict[Path, RunRecord] | None) -> list[str]:

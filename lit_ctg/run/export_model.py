@@ -12,7 +12,7 @@ import torch
 
 import lit_ctg
 from lit_ctg.control.card import of_record
-from lit_ctg.core.model import evaluating
+from lit_ctg.core.generation import evaluating
 from lit_ctg.data.huggingface_tokenizer import fast_tokenizer
 from lit_ctg.errors import UserError
 from lit_ctg.files import bring_back, files_in, plain_name, replacing

@@ -222,7 +222,7 @@ def start(output_root: str, retry: bool = False, **given: Any) -> list[str]:
         values |= lab.settings()
     values |= {name: str(value) for name, value in given.items()}
     # one per core
-    check_value("lit-ctg lab: workers", int(values["workers"]), Annotated[int, Interval(ge=1, le=cores())])
+    check_value("lab: workers", int(values["workers"]), Annotated[int, Interval(ge=1, le=cores())])
     jobs, _, left_out = lab.plan(values)  # a mistake is reported here, not in the log
     write_atomic(lab.folder / "settings.json", json.dumps(values, indent=1))
     for path in (lab.folder / "jobs").glob("*.failed") if retry else ():

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import ast
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
 from lit_ctg.config import composed, config_folder, experiments, prepare_overrides, variants
+from lit_ctg.results.spec import experiments_root, load_manifest, papers
 
 PACKAGE = Path(__file__).resolve().parents[1]
 # the kinds that can be listed, and the folder of conf/ that holds each; controls are classes
-CONTROLS = "controls"
+PAPERS, CONTROLS = "papers", "controls"
 KINDS = {
+    PAPERS: "",
     "experiments": "experiment",
     "data": "data",
     "models": "model",
@@ -37,6 +40,10 @@ def options(kind: str) -> dict[str, str]:
     """Return ``{name: description}`` of everything of one kind, by name."""
     if kind == CONTROLS:
         return controls()
+    if kind == PAPERS:
+        root = experiments_root()
+        manifests = {name: load_manifest(root, name) for name in papers(root)}
+        return {name: f"{found.title}: {found.about.does if found.about else ''}" for name, found in manifests.items()}
     if kind == "experiments":
         said = {name: variant["says"] for name, variant in variants().items()}
         folder = config_folder() / "experiment"
@@ -111,9 +118,13 @@ def _sentence(text: str) -> str:
     return re.split(r":?\s+lit-ctg ", first)[0].rstrip(". ").replace("``", "")
 
 
-def lines(what: str) -> list[str]:
-    """Return one line for each option of a kind."""
-    found = options(what)
+def lines(what: str | None = None) -> list[str]:
+    """Return one line for each option of a kind, or without a kind one for each kind."""
+    found = {kind: ", ".join(options(kind)) for kind in KINDS} if what is None else options(what)
+    if what is None:
+        found = {
+            f"lit-ctg list {kind}": textwrap.shorten(names, 80, placeholder=" ...") for kind, names in found.items()
+        }
     width = max(map(len, found), default=0)
     return [f"{name:{width}}  {text}".rstrip() for name, text in found.items()]
 

@@ -69,7 +69,7 @@ def build(
     from lit_ctg.control.memory import Memory
     from lit_ctg.decoding.ngram import NgramModel
 
-    register_ours()  # an exported model is one of ours
+    register_ours(model)  # an exported model is one of ours
     corpus = corpus_of(model, overrides)
     texts = texts_of(corpus, "train")
     vocabulary = corpus.vocabulary
@@ -111,7 +111,7 @@ def fit(
     from lit_ctg.control.memory import fit as fitted_memory
     from lit_ctg.network.huggingface import load_model
 
-    register_ours()
+    register_ours(model)
     console = console or Console(soft_wrap=True, highlight=False, markup=False)
     found = load(memory)
     if not isinstance(found, Memory):

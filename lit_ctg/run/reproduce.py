@@ -14,10 +14,13 @@ The entry ``runs`` of ``experiments/<paper>/paper.yaml`` lists the runs of each 
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import functools
+import hashlib
 import itertools
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +33,9 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from lit_ctg import __version__
 from lit_ctg.errors import UserError, refuse
+from lit_ctg.files import cache_root, config_folder, write_atomic
 from lit_ctg.limits import check_mapping
 from lit_ctg.results.gather import OUTPUTS
 from lit_ctg.results.record import RECORDS, REGIMES, RunRecord, check_sources, load_records
@@ -88,8 +93,14 @@ def load_groups(root: Path, paper: str, size: str, local: str = "local") -> list
     path, sizes = root / paper / MANIFEST, load_manifest(root, paper).runs
     if size not in sizes:
         raise UserError(f"{path} lists no runs of size={size}: there are {', '.join(sizes) or 'none'}")
+    file, known = _known()
+    before = len(known)
     with words_from_file():
-        return [group for entry in sizes[size] for group in _groups(entry, paper, size, local, path)]
+        groups = [group for entry in sizes[size] for group in _groups(entry, paper, size, local, path)]
+    if len(known) > before:
+        with contextlib.suppress(UserError):  # a cache: nothing depends on it
+            write_atomic(file, json.dumps(known))
+    return groups
 
 
 def _groups(entry: Any, paper: str, size: str, local: str, path: Path) -> Iterator[Group]:
@@ -140,8 +151,6 @@ def _faults(key: str, value: Any) -> Iterator[str]:
 @functools.cache
 def _word_faults(key: str, value: Any) -> tuple[str, ...]:
     """Return why a value is not a word: a sweep, the call of a resolver, or an option outside ``conf/``."""
-    from lit_ctg.config import config_folder
-
     try:
         override = OverridesParser.create().parse_override(f"{key}={_word(value)}")
     except HydraException:
@@ -167,10 +176,36 @@ def _placed(value: Any, local: str, path: Path) -> Any:
     return Path(local) / below
 
 
-@functools.cache
 def _named(words: tuple[str, ...]) -> tuple[str, tuple[str, str]]:
-    """Return the name and the corpus in a configuration; the cells of a grid share what is composed for all of them."""
-    from lit_ctg.config import compose, config_folder
+    """Return the name and the corpus in a configuration; what was composed once is known until ``conf/`` changes."""
+    known = _known()[1]
+    if (key := " ".join(words)) not in known:
+        name, corpus = _composed_name(words)
+        known[key] = [name, *corpus]
+    name, source, folder = known[key]
+    return name, (source, folder)
+
+
+@functools.cache
+def _known() -> tuple[Path, dict[str, list[str]]]:
+    """Return the file that keeps the names and corpora of composed configurations, by their words, and what it holds.
+
+    Composing takes a quarter of a second, and a paper has dozens.
+    """
+    files = sorted(config_folder().rglob("*.yaml"))
+    content = b"".join(str(path.relative_to(config_folder())).encode() + path.read_bytes() for path in files)
+    path = cache_root(None) / "composed" / f"{hashlib.sha256(content + __version__.encode()).hexdigest()[:16]}.json"
+    held: dict[str, list[str]] = {}
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # nothing there yet, or damaged: compose again
+        for words, parts in json.loads(path.read_text(encoding="utf-8")).items():
+            if isinstance(parts, list) and len(parts) == 3 and all(isinstance(part, str) for part in parts):
+                held[words] = parts
+    return path, held
+
+
+def _composed_name(words: tuple[str, ...]) -> tuple[str, tuple[str, str]]:
+    """Return the name and the corpus of a composition; the cells of a grid share what is composed for all of them."""
+    from lit_ctg.config import compose
 
     groups = [word for word in words if (config_folder() / word.partition("=")[0]).is_dir()]
     values = [word for word in words if word not in groups]

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from rich.markup import escape
-from rich.progress import Progress
 
 from lit_ctg.control import Steered
 from lit_ctg.control.base import added_ids
@@ -25,7 +23,7 @@ from lit_ctg.limits import Count, check_mapping
 from lit_ctg.network.huggingface import load_model
 from lit_ctg.network.pretrained import PLAIN, Loading, origin
 from lit_ctg.run.quiet import quiet
-from lit_ctg.terminal import Console
+from lit_ctg.terminal import Bars, Console
 
 # options of ``generate`` that are plain values and change the texts; what no control can follow is refused later
 OPTIONS = {
@@ -134,7 +132,7 @@ def load_steered(
         revision: of the model on the hub.
         loading: device and precision of the model.
     """
-    register_ours()
+    register_ours(model)
     loaded = [load_named(word) for word in controls]
     with quiet():
         network = load_model(model, where="model", revision=revision, loading=loading).eval()
@@ -288,7 +286,7 @@ def _append(
     """Write the texts of all prompts but the first ``done``, and return them."""
     texts, n = [], request.n * _copies(options)
     console = Console(stderr=True)
-    with open(out, "a", encoding="utf-8") as file, Progress(console=console, disable=not sys.stderr.isatty()) as bars:
+    with open(out, "a", encoding="utf-8") as file, Bars(console=console) as bars:
         task = bars.add_task(escape(out.name), total=len(lines), completed=done)
         for batch in _batches(range(done, len(lines)), request.batch_size, columns):
             known = list(dict.fromkeys(key for place in batch for key in lines[place].settings))

@@ -1,4 +1,4 @@
-"""Progress bars for slow steps, only on a terminal: none in a pipe or a file."""
+"""Progress bars for slow steps; in a pipe or a file a line now and then."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from torch import Tensor
 
 from lit_ctg.data.corpus import CorpusDataModule
 from lit_ctg.data.packing import PackedCorpus
-from lit_ctg.terminal import Console
+from lit_ctg.terminal import Bars, Console
 
 
 def prepared(datamodule: CorpusDataModule, console: Console) -> PackedCorpus:
     """Fetch and pack a corpus, unless already done, with a bar for each file and split."""
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[done]}"),
                TimeElapsedColumn())  # fmt: skip
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
+    with Bars(*columns, console=console) as bars:
         tasks: dict[str, TaskID] = {}
 
         def task(name: str) -> TaskID:
@@ -43,7 +43,7 @@ def prepared(datamodule: CorpusDataModule, console: Console) -> PackedCorpus:
 @contextmanager
 def tokens(most: int, console: Console) -> Iterator[Callable[[Tensor], None]]:
     """Yield a callback for ``Generator.generate`` (``watch``) that advances a bar of ``most`` tokens."""
-    columns = (SpinnerColumn(), TextColumn("generating"), BarColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
-        task = bars.add_task("", total=most)
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+    with Bars(*columns, console=console) as bars:
+        task = bars.add_task("generating", total=most)
         yield lambda ids_BT: bars.advance(task)

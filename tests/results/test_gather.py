@@ -98,7 +98,7 @@ def test_every_size_that_was_run_has_its_tables_except_smoke(make_record, tmp_pa
     shown = [t.spec.name for one in gather(PAPER, records=folder, root=root)[0] for t in one.shown]
     assert sorted(shown) == sorted(every)
     (tmp_path / "runs" / "base" / "run.json").unlink()
-    # one's own runs go first where they have the size that is asked for
+    # one's own runs count beside the committed ones, and alone at a size of which none are committed
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs").rename(tmp_path / "outputs")
     assert results_for(PAPER, root).origin.startswith("your own runs in outputs")
@@ -106,16 +106,16 @@ def test_every_size_that_was_run_has_its_tables_except_smoke(make_record, tmp_pa
     for path in (tmp_path / "outputs").glob("*/run.json"):
         if path.parent.name == "small":
             path.unlink()
-    assert results_for(PAPER, root, size="small").origin == "the committed records"
+    assert results_for(PAPER, root, size="small").origin.startswith("the committed records (your own runs")
 
 
-def test_ones_own_smoke_runs_do_not_hide_the_committed_ones(make_record, tmp_path, monkeypatch) -> None:
+def test_ones_own_runs_do_not_hide_the_committed_ones(make_record, tmp_path, monkeypatch) -> None:
     root = tmp_path / "experiments"
     shutil.copytree(ROOT / PAPER, root / PAPER, ignore=shutil.ignore_patterns("records"))
     monkeypatch.chdir(tmp_path)
     write_record(make_record("main", "corrected", 7, "smoke"), tmp_path / "outputs" / "smoke" / "run.json")
     alone = results_for(PAPER, root)
-    assert alone.size == "smoke" and alone.origin == "your own runs in outputs (none are committed)"
+    assert alone.size == "smoke" and alone.origin.startswith("your own runs in outputs (none ")
     committed = root / PAPER / "records" / "main" / "corrected-paper-seed8.json"
     write_record(make_record("main", "corrected", 8, "paper"), committed)
     both = results_for(PAPER, root)
@@ -127,9 +127,11 @@ def test_ones_own_smoke_runs_do_not_hide_the_committed_ones(make_record, tmp_pat
     counts = make_record("counts_main", "corrected", 7, "paper")
     write_record(counts, tmp_path / "outputs" / "counts" / "run.json")
     assert results_for(PAPER, root).origin == both.origin and sizes_run([counts], PAPER) == []
-    # a larger run of one's own takes their place
+    # a run of the same size counts beside them, and one of another size hides nothing
     write_record(make_record("main", "corrected", 9, "small"), tmp_path / "outputs" / "small" / "run.json")
-    assert results_for(PAPER, root).size == "small"
+    write_record(make_record("main", "corrected", 9, "paper"), tmp_path / "outputs" / "paper" / "run.json")
+    found = results_for(PAPER, root)
+    assert (found.size, [record.seed for record in found.pool.trained()]) == ("paper", [8, 9])
 
 
 def test_a_run_is_held_against_the_committed_one_of_its_seed(make_record, tmp_path: Path) -> None:

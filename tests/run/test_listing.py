@@ -10,6 +10,7 @@ import pytest
 
 from lit_ctg.config import experiments
 from lit_ctg.control.bundle import kinds
+from lit_ctg.results.spec import experiments_root, papers
 from lit_ctg.run.listing import KINDS, SCRIPTS, candidates, description, docstring, lines, options, typed
 
 COMMANDS = {"train": ["experiment", "regime", "data"], "table": ["paper", "size"], "list": ["what"]}
@@ -81,3 +82,9 @@ def test_completion_needs_no_torch() -> None:
     environment = {"COMP_TYPED": "lit-ctg train experiment=", "PYTHONPATH": ":".join(sys.path)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     assert done.returncode == 0 and "experiment=nslm/numbers" in done.stdout
+
+
+def test_kinds_and_papers_are_listed() -> None:
+    kinds = lines()
+    assert [line.split()[2] for line in kinds] == list(KINDS) and all(len(line) < 120 for line in kinds)
+    assert [line.split()[0] for line in lines("papers")] == sorted(papers(experiments_root()))

@@ -45,7 +45,7 @@ def test_build_and_fit_tell_what_is_saved(
     monkeypatch.setenv("COLUMNS", "200")  # a table of one line a row
     model, texts = places
     known: list[str] = []
-    monkeypatch.setattr("lit_ctg.control.bundle.register_ours", lambda: known.append("exported models"))
+    monkeypatch.setattr("lit_ctg.control.bundle.register_ours", lambda model: known.append(model))
     words = [f"model={model}", f"data.root={texts}"]
     assert lit_ctg(["memory", "build", *words, f"out={tmp_path / 'memory'}", "order=4"]) == 0
     built = Control.from_pretrained(str(tmp_path / "memory"))

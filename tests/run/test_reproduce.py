@@ -16,6 +16,7 @@ from lit_ctg.errors import UserError
 from lit_ctg.results.record import load_records
 from lit_ctg.results.spec import MANIFEST, load_manifest, load_specs, papers
 from lit_ctg.results.table import COUNTS
+from lit_ctg.run import reproduce
 from lit_ctg.run.reproduce import estimate, load_groups, missing, plan_lines
 
 ROOT = Path(__file__).resolve().parents[2] / "experiments"
@@ -133,6 +134,24 @@ def test_graphmax_reads_three_corpora_and_names_those_that_are_not_there(tmp_pat
     assert {folder.name for folder in review.folders} == {"wikipedia", "control_code", "yelp"}
     (line, _) = plan_lines([review], [])
     assert line.endswith(f"; needs {tmp_path / 'control_code'}")
+
+
+def test_what_was_composed_is_known_until_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LIT_CTG_CACHE", str(tmp_path))
+    (folder := tmp_path / "experiments" / "nslm").mkdir(parents=True)
+    (folder / MANIFEST).write_text("title: t\nruns: {small: [{experiment: numbers, regime: corrected}]}\n")
+    read = functools.partial(load_groups, folder.parent, "nslm", "small")
+    composed: list[object] = []
+    monkeypatch.setattr(reproduce, "_composed_name", lambda words: composed.append(words) or ("n", ("local", "x")))
+    for damage in ("", "{", "[]", '{"a": 1}'):
+        reproduce._known.cache_clear()
+        first = read()
+        reproduce._known.cache_clear()
+        assert read() == first and first[0].corpus == ("local", "x")
+        (file,) = (tmp_path / "composed").iterdir()
+        file.write_text(damage)
+    reproduce._known.cache_clear()
+    assert len(composed) == 4, "each time that the file was damaged, and no other"
 
 
 @pytest.mark.parametrize(

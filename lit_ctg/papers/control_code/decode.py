@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from lit_ctg import limits
-from lit_ctg.core.generation import NO_END, Controls, ControlSetting, GeneratedText, Generator, one_each
-from lit_ctg.core.model import evaluating
+from lit_ctg.core.generation import NO_END, Controls, ControlSetting, GeneratedText, Generator, evaluating, one_each
 from lit_ctg.decoding.filters import MINUS_INFINITY, Nucleus, Temperature, TopK
 from lit_ctg.decoding.loop import generate
 from lit_ctg.decoding.rule import RuleList, ScoreRule

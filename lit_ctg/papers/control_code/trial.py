@@ -18,8 +18,9 @@ from lightning import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from lit_ctg.callback.progress import steps
+from lit_ctg.core.generation import evaluating
 from lit_ctg.core.metric import token_nll
-from lit_ctg.core.model import datamodule_of, evaluating
+from lit_ctg.core.model import datamodule_of
 from lit_ctg.core.result import MetricResult
 from lit_ctg.errors import UserError
 from lit_ctg.limits import Checked, Choice, Count, Whole, checked

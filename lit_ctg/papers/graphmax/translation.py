@@ -22,7 +22,8 @@ from transformers import BartConfig, BartForConditionalGeneration, GenerationCon
 
 from lit_ctg import limits
 from lit_ctg.core.batch import Batch, require
-from lit_ctg.core.model import AdamW, LitLanguageModel, LMOutput, datamodule_of, evaluating
+from lit_ctg.core.generation import evaluating
+from lit_ctg.core.model import AdamW, LitLanguageModel, LMOutput, datamodule_of
 from lit_ctg.core.result import MetricResult
 from lit_ctg.data.tokenizer import Tokenizer
 from lit_ctg.decoding.rule import ScoreRule

@@ -17,7 +17,8 @@ from lightning import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from lit_ctg.callback.progress import steps
-from lit_ctg.core.model import datamodule_of, evaluating
+from lit_ctg.core.generation import evaluating
+from lit_ctg.core.model import datamodule_of
 from lit_ctg.core.result import Direction, MetricResult
 from lit_ctg.data.corpus import CorpusDataModule
 from lit_ctg.data.tokenizer import Tokenizer

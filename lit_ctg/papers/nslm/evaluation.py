@@ -17,8 +17,9 @@ import torch
 from lightning import Callback, LightningModule, Trainer
 from torch import Tensor
 
+from lit_ctg.core.generation import evaluating
 from lit_ctg.core.metric import RatioMetric, float64
-from lit_ctg.core.model import datamodule_of, evaluating
+from lit_ctg.core.model import datamodule_of
 from lit_ctg.core.result import MetricResult
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.limits import Checked, Choice, Count, Fields, Whole, check_value

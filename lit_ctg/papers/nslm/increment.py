@@ -14,7 +14,8 @@ from lightning import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 
 from lit_ctg.core.batch import Fingerprint, checksum
-from lit_ctg.core.model import Batch, LitLanguageModel, LMOutput, datamodule_of, evaluating
+from lit_ctg.core.generation import evaluating
+from lit_ctg.core.model import Batch, LitLanguageModel, LMOutput, datamodule_of
 from lit_ctg.core.result import MetricResult
 from lit_ctg.data.loader import SentenceBatches, SentenceDataModule
 from lit_ctg.limits import Checked, Count, NonNegative, Positive, Whole

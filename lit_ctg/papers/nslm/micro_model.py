@@ -20,7 +20,6 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from scipy.special import log_softmax
-from sklearn.mixture import GaussianMixture
 
 from lit_ctg.errors import UserError
 from lit_ctg.limits import Choice, NonNegative, checked
@@ -378,6 +377,8 @@ class GaussianMixtureDensity(Density):
 def _gaussians(values: bytes, components: int) -> tuple[np.ndarray, np.ndarray]:
     """Return means and variances [G] by EM on float64 values; cached, because every base of a grid needs them."""
     x_N = np.frombuffer(values)
+    from sklearn.mixture import GaussianMixture  # seconds of imports, which a control that is loaded need not take
+
     mixture = GaussianMixture(components, reg_covar=LEAST_VARIANCE, max_iter=EM_STEPS, random_state=0)
     # scikit-learn needs at least two values
     mixture.fit(np.resize(x_N, max(2, len(x_N)))[:, None])

@@ -23,8 +23,9 @@ from torch import Tensor, nn
 from lit_ctg.callback.progress import steps
 from lit_ctg.control.base import added_ids
 from lit_ctg.core.chat import text_ids
+from lit_ctg.core.generation import evaluating
 from lit_ctg.core.metric import token_nll
-from lit_ctg.core.model import Batch, LitLanguageModel, LMOutput, datamodule_of, evaluating
+from lit_ctg.core.model import Batch, LitLanguageModel, LMOutput, datamodule_of
 from lit_ctg.data.huggingface_tokenizer import HuggingFaceTokenizer
 from lit_ctg.data.tokenizer import Tokenizer
 from lit_ctg.limits import Checked, Count, Fraction, Whole

@@ -55,8 +55,8 @@ def test_bad_input(tmp_path: Path) -> None:
     out = f"out={tmp_path / 'g'}"
     corpus = ["data=reviews", "size=smoke", "data/tokenizer=word"]
     for words, message in (
-        (["data=reviews"], "lit-ctg data graph: give out="),
-        ([*corpus, out, "order=0"], "lit-ctg data graph: order=0: pass"),
+        (["data=reviews"], "data graph: give out="),
+        ([*corpus, out, "order=0"], "data graph: order=0: pass"),
         ([*corpus, out, "split=tran"], "split=tran: .*did you mean 'train'"),
         (["data=clause", "size=smoke", out], "not a text corpus"),
     ):
