@@ -272,10 +272,10 @@ RECIPES = {
     "on_topic": Recipe(
         about="idea gate (our lift) that makes the words of a text's topic more likely",
         texts="text files, one article after the other",
-        minutes=12,
+        minutes=20,
         make=_trained(
-            "experiment=idea_gate/main", "data=wikipedia", "data.source=local", "data.length=128", "data.batch_size=4",
-            "data.steps_per_epoch=40", "trainer.max_epochs=1", "trainer.check_val_every_n_epoch=1",
+            "experiment=idea_gate/main", "data=wikipedia", "data.source=local", "data.length=128", "data.batch_size=8",
+            "data.steps_per_epoch=300", "trainer.max_epochs=1", "trainer.check_val_every_n_epoch=1",
             "trainer.limit_val_batches=4", "callback=[default]", "metric=[gated_perplexity,idea_head]",
             "+model.rank=64", "+model.from_token_head=0.5", "model.idea_bias=token_rate",
         ),
