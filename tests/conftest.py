@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import copy
+import contextlib
+import functools
 import os
+import pickle
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,9 +21,12 @@ os.environ.setdefault("WANDB_MODE", "offline")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import lightning  # noqa: E402
+import omegaconf  # noqa: E402
 import pytest  # noqa: E402
 import torch  # noqa: E402
 from hydra._internal.core_plugins import file_config_source  # noqa: E402
+from hydra.core.config_store import ConfigStore  # noqa: E402
+from hydra.core.plugins import Plugins  # noqa: E402
 from omegaconf import OmegaConf  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
 
@@ -44,20 +49,23 @@ def _keep_out_of_outputs(event: str, arguments: tuple[Any, ...]) -> None:
 
 sys.addaudithook(_keep_out_of_outputs)
 
-# hundreds of tests compose configurations, and a third of that is parsing the same files: once a process is enough
-_PARSED: dict[str, Any] = {}
+# hundreds of tests compose configurations, and half of that is parsing the same files and words: once is enough
+_PARSED: dict[str, bytes] = {}
 
 
 def _load(file: Any) -> Any:
     text = file.read()
     if text not in _PARSED:
         file.seek(0)
-        _PARSED[text] = OmegaConf.load(file)
-    return copy.deepcopy(_PARSED[text])
+        _PARSED[text] = pickle.dumps(OmegaConf.load(file))
+    return pickle.loads(_PARSED[text])
 
 
+Plugins.instance()  # which executes its modules anew
 if hasattr(file_config_source, "OmegaConf"):  # Hydra's own
     file_config_source.OmegaConf = SimpleNamespace(load=_load)
+omegaconf.base.parse = omegaconf._utils.parse = functools.lru_cache(maxsize=None)(omegaconf.base.parse)
+ConfigStore.__deepcopy__ = lambda self, memo: self  # it copies what it gives away
 
 # what another processor could compute otherwise: kernels, solvers, losses, goldens
 NUMERICAL = (
@@ -106,6 +114,23 @@ def run_cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pyt
         return code, out, err
 
     return run
+
+
+@pytest.fixture
+def full_disk() -> Callable[[int], Any]:
+    """Return a context in which no file grows beyond some bytes, as on a full disk."""
+
+    @contextlib.contextmanager
+    def limited(size: int) -> Iterator[None]:
+        resource = pytest.importorskip("resource")
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    return limited
 
 
 class TinyLanguageModel(lightning.LightningModule):

@@ -135,19 +135,25 @@ def _loggers(cfg: DictConfig, folder: Path) -> list[Logger]:
     loggers = []
     for name, node in chosen(cfg.logger):
         extra: dict[str, Any] = {"save_dir": str(folder)}
+        # a run that was killed continues under its id, which MLflow chooses
+        chosen_id = folder / "mlflow-id"
         if name == "wandb":
             if os.environ.get("WANDB_MODE") == "disabled":
                 continue
             commit = environment()["git"]["commit"] or "unknown"
             extra["tags"] = [cfg.paper, cfg.regime.name, cfg.size.name, commit[:8]]
-            # a run that was killed continues under its id
             extra["id"] = _run_id(folder)
+        elif name == "mlflow" and chosen_id.is_file():
+            extra["run_id"] = chosen_id.read_text(encoding="utf-8")
         with starting_wandb() if name == "wandb" else contextlib.nullcontext():
-            loggers.append(_logger(name, node, extra))
+            logger = _logger(name, node, extra)
+            loggers.append(logger)
             if name == "wandb":
-                loggers[-1].log_hyperparams(plain(cfg))
-            elif name != "csv":
-                loggers[-1].log_hyperparams(_shallow(plain(cfg)))
+                logger.log_hyperparams(plain(cfg))
+            elif name != "csv" and "run_id" not in extra:  # MLflow refuses to change a setting
+                logger.log_hyperparams(_shallow(plain(cfg)))
+        if name == "mlflow":
+            write_atomic(chosen_id, str(logger.version))
     return loggers
 
 

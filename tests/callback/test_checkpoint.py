@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import subprocess
-import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +20,7 @@ from lit_ctg.core.checkpoint import FORMAT, DamagedError, load_checked
 from lit_ctg.data.batching import StreamBatches
 from lit_ctg.data.loader import ResumableLoader
 from lit_ctg.errors import UserError
+from lit_ctg.files import replacing
 
 
 def test_a_plain_checkpoint_with_configuration_and_corpus_inside(tiny, trainer_of, tmp_path: Path) -> None:
@@ -51,39 +50,18 @@ def saved(tmp_path: Path) -> Path:
     return tmp_path / "last.ckpt"
 
 
-FULL_DISK = """
-import resource, sys
-from pathlib import Path
-import torch
-from lit_ctg.callback.checkpoint import AtomicCheckpointIO
-from lit_ctg.errors import UserError
-from lit_ctg.files import replacing
-
-folder = Path(sys.argv[1])
-resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))  # bytes
-large = {"weight": torch.zeros(100_000)}
-
-
-def by_name():
-    with replacing(folder / "other.pt") as temporary:
+def test_a_disk_that_is_full_is_told_in_one_line_and_the_old_checkpoint_stays(
+    saved: Path, full_disk: Callable[[int], Any]
+) -> None:
+    # torch answers with a RuntimeError of its own
+    large = {"weight": torch.zeros(100_000)}
+    with full_disk(100_000), pytest.raises(UserError) as first:
+        AtomicCheckpointIO().save_checkpoint(large, saved)
+    assert str(first.value) == f"cannot write {saved}: File too large; free some space or set output_root=..."
+    other = saved.parent / "other.pt"
+    with full_disk(100_000), pytest.raises(UserError) as second, replacing(other) as temporary:
         torch.save(large, temporary)
-
-
-for write in (lambda: AtomicCheckpointIO().save_checkpoint(large, folder / "last.ckpt"), by_name):
-    try:
-        write()
-    except UserError as error:
-        print(error)
-"""
-
-
-def test_a_disk_that_is_full_is_told_in_one_line_and_the_old_checkpoint_stays(saved: Path) -> None:
-    # torch answers with a RuntimeError of its own; a limit on the size of files stands for the full disk
-    command = [sys.executable, "-c", FULL_DISK, str(saved.parent)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    first, second = done.stdout.splitlines()
-    assert first == f"cannot write {saved}: File too large; free some space or set output_root=..."
-    assert second.startswith(f"cannot write {saved.parent / 'other.pt'}: torch could not write all of it")
+    assert str(second.value).startswith(f"cannot write {other}: torch could not write all of it")
     assert load_checked(saved).keys() == content().keys()
     assert [path.name for path in saved.parent.iterdir()] == ["last.ckpt"]
 

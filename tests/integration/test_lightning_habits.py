@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -35,8 +36,6 @@ EXPERIMENTS = {
 }
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "from_lightning.md"
 SHORT = {"max_epochs": 1, "limit_train_batches": 2, "limit_val_batches": 1, "limit_test_batches": 1}
-# NSLM's character models learn in some steps only
-UNUSED = "ddp_find_unused_parameters_true"
 # flags of the Trainer and callbacks; a function is called with a folder
 FLAGS: dict[str, Any] = {
     "fast_dev_run": {"fast_dev_run": True},
@@ -76,6 +75,20 @@ FLAGS: dict[str, Any] = {
         "logger": CSVLogger(folder),
     },
 }
+# with graphmax each alone; the other papers meet flags together, and alone those that need a Trainer of their own
+TOGETHER = {
+    "many": (
+        "max_time gradient_clip_val deterministic profiler detect_anomaly num_sanity_val_steps check_val_every_n_epoch "
+        "reload_dataloaders inference_mode logger_csv early_stopping model_checkpoint learning_rate_monitor timer "
+        "accumulation_scheduler model_summary progress_bar device_stats"
+    ),
+    "mixed": "precision_bf16_mixed swa val_check_interval accumulate_grad_batches",
+    "true": "precision_bf16_true ema overfit_batches",
+    "ddp": "strategy_ddp max_steps",
+    "fast_dev_run": "fast_dev_run",
+    "barebones": "barebones",
+}
+assert set(FLAGS) == {flag for flags in TOGETHER.values() for flag in flags.split()}
 Pair = tuple[Any, Any]
 # NSLM chooses its micro-models first, and 256 batches have one source each
 SLOW = ("nslm", "control_code")
@@ -100,8 +113,12 @@ def trainer_in(folder: Path, **flags: Any) -> L.Trainer:
     settings = {"accelerator": "cpu", "devices": 1, "enable_model_summary": False, **quiet, **SHORT, **flags}
     if settings.get("barebones"):
         settings = {name: settings[name] for name in ("accelerator", "devices", "max_epochs", "barebones")}
-    if any(isinstance(one, lightning_callbacks.ModelCheckpoint) for one in settings.get("callbacks", ())):
-        del settings["enable_checkpointing"]
+    for flag, kind in (
+        ("enable_checkpointing", lightning_callbacks.ModelCheckpoint),
+        ("enable_model_summary", lightning_callbacks.ModelSummary),
+    ):
+        if any(isinstance(one, kind) for one in settings.get("callbacks", ())):
+            del settings[flag]
     return L.Trainer(default_root_dir=folder, **settings)
 
 
@@ -124,25 +141,43 @@ def test_a_model_is_fitted_evaluated_stored_and_loaded_as_any_other(
 
     again = type(model).load_from_checkpoint(best.best_model_path)
     assert again.hparams == model.hparams and again.hparams
-    (numbers,), (expected,) = (trainer.validate(one, data, verbose=False) for one in (again, model))
-    assert numbers == pytest.approx(expected, rel=1e-6, nan_ok=True)
+    (expected,) = trainer.validate(model, data, verbose=False)
+    model.trainer = data.trainer = None  # a strategy that starts processes (ddp_spawn) pickles the pair before a fit
+    for one in ((again, data), pickle.loads(pickle.dumps((model, data)))):
+        (numbers,) = trainer_in(tmp_path).validate(*one, verbose=False)
+        assert numbers == pytest.approx(expected, rel=1e-6, nan_ok=True)
     if paper == "graphmax":
         changed = LitLanguageModel.load_from_checkpoint(best.best_model_path, data=data, learning_rate=0.5)
         assert type(changed) is type(model) and changed.learning_rate == 0.5
 
 
-@pytest.mark.parametrize("flag", FLAGS)
+def flags_in(folder: Path, names: str) -> dict[str, Any]:
+    """Return some of ``FLAGS`` as arguments of one Trainer."""
+    settings: dict[str, Any] = {}
+    for name in names.split():
+        given = FLAGS[name](folder) if callable(FLAGS[name]) else FLAGS[name]
+        given = given if isinstance(given, dict) else {"callbacks": given}
+        settings |= given | {"callbacks": [*settings.get("callbacks", ()), *given.get("callbacks", ())]}
+    return settings
+
+
 @pytest.mark.parametrize(
-    "paper", [paper if paper == "graphmax" else pytest.param(paper, marks=pytest.mark.long) for paper in EXPERIMENTS]
+    ("paper", "flags"),
+    [
+        *(pytest.param("graphmax", flag, id=f"graphmax-{flag}") for flag in FLAGS),
+        *(
+            pytest.param(paper, flags, id=f"{paper}-{name}", marks=pytest.mark.long)
+            for paper in EXPERIMENTS
+            if paper != "graphmax"
+            for name, flags in TOGETHER.items()
+        ),
+    ],
 )
 def test_flags_and_callbacks_of_the_trainer(
-    paper: str, flag: str, loaded: Callable[[str], Pair], tmp_path: Path
+    paper: str, flags: str, loaded: Callable[[str], Pair], tmp_path: Path
 ) -> None:
     model, data = loaded(paper)
-    flags = FLAGS[flag](tmp_path) if callable(FLAGS[flag]) else FLAGS[flag]
-    if (paper, flag) == ("nslm", "strategy_ddp"):
-        flags = {"strategy": UNUSED}
-    trainer = trainer_in(tmp_path, **(flags if isinstance(flags, dict) else {"callbacks": flags}))
+    trainer = trainer_in(tmp_path, **flags_in(tmp_path, flags))
     before = dict(os.environ)
     try:
         trainer.fit(model, data)
@@ -297,23 +332,24 @@ SCRIPT = """
 import sys
 import lightning as L, lit_ctg
 if __name__ == "__main__":
-    model, data = lit_ctg.load(sys.argv[1], size="smoke", **{"data.batch_size": 4})
-    flags = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-    trainer = L.Trainer(max_epochs=1, limit_train_batches=2, accelerator="cpu", devices=2,
-                        strategy=sys.argv[2], **flags)
-    trainer.fit(model, data)
-    assert trainer.callback_metrics["val/loss"] > 0
+    for experiment in sys.argv[2:]:
+        model, data = lit_ctg.load(experiment, size="smoke", **{"data.batch_size": 4})
+        flags = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+        trainer = L.Trainer(max_epochs=1, limit_train_batches=2, limit_val_batches=2, accelerator="cpu", devices=2,
+                            strategy=sys.argv[1], **flags)
+        trainer.fit(model, data)
+        assert trainer.callback_metrics["val/loss"] > 0
+        print("fitted", experiment, trainer.global_rank, flush=True)
 """
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("paper", "strategy"),
-    [*((paper, kind) for paper in EXPERIMENTS if paper != "nslm" for kind in ("ddp", "ddp_spawn")), ("nslm", UNUSED)],
-)
-def test_two_processes_with_lightning_s_own_sampler(paper: str, strategy: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("strategy", "papers"), [("ddp", list(EXPERIMENTS)), ("ddp_spawn", ["nslm"])])
+def test_two_processes_with_lightning_s_own_sampler(strategy: str, papers: list[str], tmp_path: Path) -> None:
+    """NSLM has parameters that only some steps, and some processes, use."""
     script = tmp_path / "script.py"
     script.write_text(SCRIPT, encoding="utf-8")
-    words = [sys.executable, str(script), EXPERIMENTS[paper], strategy]
+    words = [sys.executable, str(script), strategy, *(EXPERIMENTS[paper] for paper in papers)]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-2000:]
+    assert all(f"fitted {EXPERIMENTS[paper]} 0" in done.stdout for paper in papers)

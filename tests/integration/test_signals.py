@@ -75,18 +75,26 @@ def ended(group: int) -> bool:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("words", [("data.num_workers=2",), TWO], ids=["workers", "devices"])
+@pytest.mark.parametrize(
+    ("words", "attempt"),
+    [
+        pytest.param(("data.num_workers=2",), 0, id="workers"),
+        *(pytest.param(("data.num_workers=2",), n, id=f"workers{n}", marks=pytest.mark.slow) for n in (1, 2)),
+        pytest.param(TWO, 0, id="devices"),
+    ],
+)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
-def test_a_signal_to_the_group_interrupts(number: signal.Signals, words: tuple[str, ...], tmp_path: Path) -> None:
-    for attempt in range(1 if words == TWO else 3):
-        with trained(tmp_path / str(attempt), *words) as run:
-            time.sleep(random.Random(attempt).uniform(0, 0.5))
-            os.killpg(run.pid, number)
-            _, error = run.communicate(timeout=100)
-            assert run.returncode == 130, error
-            assert "interrupted; the same command continues" in error and "Traceback" not in error
-            assert ended(run.pid), members(run.pid)
-            assert not list(tmp_path.rglob("run.json"))
+def test_a_signal_to_the_group_interrupts(
+    number: signal.Signals, words: tuple[str, ...], attempt: int, tmp_path: Path
+) -> None:
+    with trained(tmp_path, *words) as run:
+        time.sleep(random.Random(attempt).uniform(0, 0.5))
+        os.killpg(run.pid, number)
+        _, error = run.communicate(timeout=100)
+        assert run.returncode == 130, error
+        assert "interrupted; the same command continues" in error and "Traceback" not in error
+        assert ended(run.pid), members(run.pid)
+        assert not list(tmp_path.rglob("run.json"))
 
 
 @pytest.mark.parametrize("words", [("data.num_workers=2",), TWO], ids=["workers", "devices"])

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import secrets
 from pathlib import Path
 from typing import Any
 
 import pytest
-from lightning.pytorch.loggers import WandbLogger
+from lightning.pytorch.loggers import CSVLogger, WandbLogger
 
 from lit_ctg.config import compose
 from lit_ctg.errors import UserError
+from lit_ctg.run import build
 from lit_ctg.run.build import _loggers
 from lit_ctg.run.train import train
 from tests.offline_wandb import finished
@@ -38,13 +40,26 @@ def test_an_offline_run_lies_in_the_run_directory_and_is_finished(tmp_path: Path
     assert "val/perplexity" in (folder / "metrics.csv").read_text().splitlines()[0]
 
 
+class ServersChoice(CSVLogger):
+    """A logger whose runs get their ids as MLflow's do, where MLflow is not installed."""
+
+    def __init__(self, save_dir: str, run_id: str | None = None, **_: Any) -> None:
+        super().__init__(save_dir, version=run_id or secrets.token_hex(4))
+
+
+@pytest.mark.parametrize("name", ["wandb", "mlflow"])
 def test_a_run_that_is_resumed_keeps_its_id_and_a_repeated_one_does_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.setattr(WandbLogger, "log_hyperparams", lambda *_: None)  # would start a run
-    cfg = compose(WORDS)
-    folders = [tmp_path / name for name in ("run", "run", "run-1")]
-    ids = [logger._id for folder in folders for logger in _loggers(cfg, folder) if isinstance(logger, WandbLogger)]
+    if name == "mlflow" and importlib.util.find_spec(name) is None:
+        monkeypatch.setattr(build, "_logger", lambda name, node, extra: ServersChoice(**extra))
+    ids = []
+    for folder, epochs in (("run", 1), ("run", 2), ("run-1", 1)):
+        cfg = compose([*WORDS, f"logger={name}", f"trainer.max_epochs={epochs}", f"output_root={tmp_path}"])
+        logger = _loggers(cfg, tmp_path / folder)[-1]
+        ids.append(logger.version)
     assert ids[0] == ids[1] != ids[2]
 
 

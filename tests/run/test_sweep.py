@@ -4,8 +4,6 @@ import errno
 import importlib
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,7 +14,8 @@ from omegaconf import DictConfig
 from lit_ctg.config import prepare_overrides, register
 from lit_ctg.errors import UserError
 from lit_ctg.run.directory import claim
-from lit_ctg.run.sweep import _entries, plan, progress_line, sweep
+from lit_ctg.run.jobs import JOURNAL_VARIABLE
+from lit_ctg.run.sweep import _entries, plan, progress_line, run_job, sweep
 from lit_ctg.run.train import Outcome
 
 RUN = "experiment=semantic_fusion/main"
@@ -231,23 +230,14 @@ def test_a_job_that_another_process_is_at_is_not_done(run_cli, tmp_path):
     assert run_cli("train", "-m", *words, "seed=0,1")[0] == 0
 
 
-FULL_DISK = """
-import os, resource, sys
-from lit_ctg.run.jobs import JOURNAL_VARIABLE
-from lit_ctg.run.sweep import run_job
-os.environ[JOURNAL_VARIABLE] = sys.argv[1]
-resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), int(sys.argv[2])))  # bytes, for the full disk
-sys.exit(run_job(["experiment=nowhere"]))
-"""
-
-
-def test_a_journal_on_a_full_disk_is_one_line_and_its_job_counts_as_lost(tmp_path):
+def test_a_journal_on_a_full_disk_is_one_line_and_its_job_counts_as_lost(tmp_path, monkeypatch, capsys, full_disk):
     journal = tmp_path / "jobs.jsonl"
-    commands = [[sys.executable, "-c", FULL_DISK, str(journal), str(limit)] for limit in (50, 10_000, 10_000)]
-    done = [subprocess.run(command, capture_output=True, text=True) for command in commands]
-    assert [one.returncode for one in done] == [1, 0, 0]
-    (line,) = done[0].stderr.splitlines()
+    monkeypatch.setenv(JOURNAL_VARIABLE, str(journal))
+    with full_disk(50):
+        assert run_job(["experiment=nowhere"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"cannot write {journal}: File too large; free some space")
+    assert [run_job(["experiment=nowhere"]) for _ in range(2)] == [0, 0]
     # what is left of the first line spoils the second
     assert journal.read_text(encoding="utf-8").count("status") >= 2
     assert [entry["status"] for entry in _entries(journal)] == ["FAILED"]

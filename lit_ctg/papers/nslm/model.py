@@ -19,9 +19,10 @@ from typing import Annotated, Any, Literal, cast
 
 import numpy as np
 import torch
-from lightning.pytorch.strategies import ParallelStrategy
+from lightning.pytorch.strategies import DDPStrategy, ParallelStrategy
 from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
+from torch import distributed as dist
 from torch.nn import functional as F
 from torch.optim.lr_scheduler import LambdaLR
 
@@ -131,6 +132,16 @@ class TokenScores:
         """Concatenate the rows of several batches."""
         names = [field.name for field in dataclasses.fields(cls)]
         return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+
+    @classmethod
+    def of_all(cls, parts: Sequence[TokenScores]) -> TokenScores:
+        """Return the rows of this process's batches and of all others', the same in each."""
+        joined = cls.join(parts)
+        if not dist.is_initialized():
+            return joined
+        every: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(every, joined)
+        return cls.join(every)
 
     def models(self, weight: float, reference_weights: Mapping[str, float] = {}) -> dict[str, np.ndarray]:
         """Return log P(w) of each model, [N]: the columns of Tables 2 and 3.
@@ -428,9 +439,12 @@ class NSLMModule(LitLanguageModel):
                     f"metric=[{','.join(callback.metrics)}]: an NSLM is measured by callback.nslm_evaluation; leave "
                     "metric= out"
                 )
-        if isinstance(getattr(self.trainer, "strategy", None), ParallelStrategy):  # it cannot gather sparse gradients
+        strategy = getattr(self.trainer, "strategy", None)
+        if isinstance(strategy, ParallelStrategy):  # it cannot gather sparse gradients
             self.embedding.sparse = False
             vars(self.heads)["sparse"] = False
+        if isinstance(strategy, DDPStrategy):  # a process may meet classes that another does not
+            strategy._ddp_kwargs.setdefault("find_unused_parameters", True)
         if self.micro_models is None:
             self.bind_data(datamodule_of(self.trainer))
 
@@ -822,7 +836,7 @@ class NSLMModule(LitLanguageModel):
 
     def on_test_epoch_end(self) -> None:
         """Log the results on the whole text."""
-        self._log_scores(TokenScores.join(self._tested), "test")
+        self._log_scores(TokenScores.of_all(self._tested), "test")
 
     def predict_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Return log P of the targets of the next stretch under the final mixture, float64 [B, T]; 0 at padding."""
@@ -838,7 +852,7 @@ class NSLMModule(LitLanguageModel):
 
     def on_validation_epoch_end(self) -> None:
         """Tune the mixture on the text just scored; log its perplexity and weight."""
-        scores = TokenScores.join(self.validation)
+        scores = TokenScores.of_all(self.validation)
         self.validation = [scores]
         self.tune(scores)
         self._log_scores(scores, "val")
