@@ -72,7 +72,9 @@ def test_a_training_seed_leaves_a_drawn_corpus_alone(name: str) -> None:
 
 
 def test_a_seed_of_ones_own_depends_on_the_runs_seed() -> None:
-    seeds = [compose([MAIN, "regime=as_published", f"seed={seed}"]).training_seed for seed in range(50)]
+    cfg, seeds = compose([MAIN, "regime=as_published"]), []
+    for cfg.seed in range(50):  # values are resolved last
+        seeds.append(cfg.training_seed)
     assert len(set(seeds)) == 50 and not set(seeds) & set(range(50))
     assert compose([MAIN, "regime=as_published", "training_seed=null"]).training_seed is None
 
