@@ -1,13 +1,14 @@
 # `make reproduce` and `make test` each work as the first command on a fresh machine with Python 3.11 and make.
 PYTHON ?= python3.11
 VENV := .venv
+VLLM := .venv-vllm
 BIN := $(VENV)/bin
 SEED ?= 111
 LOCKS := requirements.lock requirements-cpu.lock requirements-cuda.lock
 # byte code is made for what is imported, not for all: half a gigabyte less
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 
-.PHONY: help venv packages reproduce tables docs test test-long test-real test-slow oracle lint format bench size prose clean
+.PHONY: help venv packages reproduce tables docs test test-long test-real test-slow test-vllm oracle lint format bench size prose clean
 
 help:
 	@echo "make reproduce  environment, semantic fusion in both regimes (seed $(SEED)), tables against the paper, report page"
@@ -18,6 +19,7 @@ help:
 	@echo "make test-long  whole runs, several processes, every variant: what CI runs beside make test"
 	@echo "make test-real  tests on SmolLM2, which is fetched once (93 MB)"
 	@echo "make test-slow  the tests that take minutes each"
+	@echo "make test-vllm  the tests inside vLLM, in an environment of their own (.venv-vllm, 3.4 GB)"
 	@echo "make oracle     what moving code must not change: cells and verdicts, records, configuration hashes, texts of smoke runs"
 	@echo "make size       the size of the project beside its limits; make prose: how long its sentences are"
 	@echo "make bench      the benchmarks: two ways in one run, as ratios"
@@ -84,6 +86,15 @@ test-real: venv
 test-slow: venv
 	$(BIN)/python -m pytest -m slow
 
+# a process for each file: on a CPU two engines do not fit in one
+test-vllm:
+	@cmp -s requirements-vllm.lock $(VLLM)/.lock || { $(PYTHON) -m venv --clear $(VLLM) && \
+	  $(PIP:$(BIN)/%=$(VLLM)/bin/%) --require-hashes --no-deps -r requirements-vllm.lock && cp requirements-vllm.lock $(VLLM)/.lock; }
+	@$(PIP:$(BIN)/%=$(VLLM)/bin/%) --no-index --no-deps --no-build-isolation --editable .
+	-$(VLLM)/bin/lit-ctg model get smollm2
+	status=0; for file in tests/serve/test_*.py; do OMP_NUM_THREADS=1 VLLM_CPU_KVCACHE_SPACE=1 HF_HUB_OFFLINE=1 \
+	  $(VLLM)/bin/python -m pytest -m vllm $$file || test $$? = 5 || status=1; done; exit $$status
+
 # some ten minutes; one part alone: python tools/oracle.py cells
 oracle: venv
 	$(BIN)/python tools/oracle.py
@@ -107,4 +118,4 @@ prose:
 	@$(PYTHON) tools/prose.py
 
 clean:
-	rm -rf $(VENV) outputs dist build
+	rm -rf $(VENV) $(VLLM) outputs dist build

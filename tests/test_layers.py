@@ -24,7 +24,8 @@ ALLOWED = {
     "results": set(),
     "papers": {"core", "network", "data", "decoding", "control", "metric", "callback", "results"},
     "field": {"callback", "core", "control", "data", "decoding", "network", "papers", "results", "run"},
-    "run": {"core", "control", "metric", "callback", "data", "decoding", "network", "results"},
+    "run": {"core", "control", "metric", "callback", "data", "decoding", "network", "results", "serve"},
+    "serve": {"control", "core", "data", "decoding", "network"},
     "zoo": {"control", "core", "data", "network", "papers", "results", "run"},
 }
 PAPERS = sorted(path.parent.name for path in (PACKAGE / "papers").glob("*/__init__.py"))

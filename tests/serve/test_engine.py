@@ -5,58 +5,15 @@ Run by `make test-vllm`, in an environment of its own.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from lit_ctg.control import Steered
-from lit_ctg.network.pretrained import models_folder
-from lit_ctg.serve.plugin import VARIABLE
-from tests.serve.conftest import SERVED, setting, written
-
-# with them keys and values of a text depend on its settings
-IN_LAYERS = ("sentiment",)
+from tests.serve.conftest import LENGTH, PROMPTS, SERVED, ask, check, close, setting, start
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1800)]
-# a choice closer than this may fall either way by rounding
-TIE = 1e-3
-PROMPTS = ("The acid", "Once upon a time", " the acid began in", "I went to the cinema and", "Alice was")
-LENGTH = 10
-
-
-def start(words: Sequence[str], **options: Any) -> Any:
-    """Return vLLM's engine on SmolLM2."""
-    vllm = pytest.importorskip("vllm")
-    os.environ[VARIABLE] = ",".join(words)
-    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # a minute less
-    own = {"dtype": "float32", "enforce_eager": True, "max_model_len": 256, "max_num_seqs": 16, "seed": 0}
-    own |= {"distributed_executor_backend": "uni"}
-    return vllm.LLM(str(models_folder() / "smollm2"), **(own | options))
-
-
-def close(engine: Any) -> None:
-    engine.llm_engine.engine_core.shutdown()
-
-
-def ask(engine: Any, asked: Sequence[tuple[str, dict[str, float]]], length: int = LENGTH) -> list[list[int]]:
-    from vllm import SamplingParams
-
-    params = [SamplingParams(temperature=0, max_tokens=length, extra_args={"lit_ctg": each}) for _, each in asked]
-    made = engine.generate([prompt for prompt, _ in asked], params, use_tqdm=False)
-    return [list(each.outputs[0].token_ids) for each in made]
-
-
-def check(steered: Steered, asked: Sequence[tuple[str, dict[str, float]]], made: list[list[int]], length: int) -> None:
-    """Compare with ``Steered``; a text with a tie is compared no further."""
-    ties = 0
-    for (prompt, settings), ids in zip(asked, made, strict=True):
-        expected, apart = written(steered, prompt, settings, length)
-        if ids != expected:
-            assert apart < TIE, f"{prompt} {settings}: {steered.tokenizer.decode(ids)}"
-            ties += 1
-    assert ties <= len(asked) // 10
 
 
 @pytest.fixture(scope="module")
@@ -89,9 +46,11 @@ def test_strength_0_is_the_bare_engine(engine: Any) -> None:
 
 
 def test_bad_settings_end_their_request_alone(engine: Any) -> None:
+    from vllm.exceptions import VLLMValidationError
+
     before = ask(engine, [(PROMPTS[0], setting("polarity"))])
     for bad in ({"polarty.strength": 1.0}, {"polarity.strength": -1.0}, {"alice.strength": "much"}):
-        with pytest.raises(ValueError, match=r"polarity|alice"):
+        with pytest.raises(VLLMValidationError, match=r"polarity|alice"):
             ask(engine, [(PROMPTS[0], bad)])
     assert ask(engine, [(PROMPTS[0], setting("polarity"))]) == before
 
@@ -115,37 +74,3 @@ def test_requests_that_come_late_or_are_given_up_change_no_other(engine: Any) ->
             break
     left = [place for place in range(len(asked)) if place not in (1, 6)]
     assert [made[str(place)] for place in left] == [expected[place] for place in left]
-
-
-@pytest.fixture(scope="module")
-def crowded(words: list[str]) -> Iterator[Any]:
-    """An engine with prefix caching and so little memory that it sets requests back."""
-    options = {"max_num_seqs": 64, "block_size": 16, "num_gpu_blocks_override": 64, "disable_log_stats": False}
-    found = start([word for word in words if word not in IN_LAYERS], **options)
-    yield found
-    close(found)
-
-
-def test_200_requests_are_each_as_alone(crowded: Any) -> None:
-    names, count = [name for name in SERVED if name not in (*IN_LAYERS, "grammar", "graphmax")], 200
-    asked = []
-    for place in range(count):
-        own = setting(names[place % len(names)])
-        strength = next(key for key in own if key.endswith((".strength", ".alpha")))
-        scale = 0.5 if "micro" not in strength else 1 / count
-        asked.append((PROMPTS[place % 5], {**own, strength: scale * (1 + place) / (1 if scale < 0.1 else 20)}))
-    assert len({str(settings) for _, settings in asked}) == count
-    together = ask(crowded, asked, 8)
-    alone = [ids for each in asked for ids in ask(crowded, [each], 8)]
-    assert sum(one != other for one, other in zip(together, alone, strict=True)) <= count // 50, "but for ties"
-
-
-def test_texts_go_on_after_they_were_set_back_and_share_prefixes(crowded: Any, steered: Steered) -> None:
-    names = [name for name in SERVED if name not in (*IN_LAYERS, "grammar", "graphmax")]
-    asked = [(f"{PROMPTS[1]} {PROMPTS[3]} there was", setting(names[place % len(names)])) for place in range(48)]
-    made = ask(crowded, asked, 24)
-    counts = {metric.name: getattr(metric, "value", 0) for metric in crowded.get_metrics()}
-    assert counts["vllm:num_preemptions"] > 0 and counts["vllm:prefix_cache_hits"] > 0
-    for place, ids in enumerate(made):
-        assert ids == made[place % len(names)]
-    check(steered, asked[: len(names)], made[: len(names)], 24)
