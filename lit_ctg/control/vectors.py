@@ -285,9 +285,9 @@ def states(
             longest = len(rows[places[-1]])
             ids_NT = torch.tensor([[*rows[place], *[0] * (longest - len(rows[place]))] for place in places])
             mask_NT = torch.tensor([[1] * len(rows[place]) + [0] * (longest - len(rows[place])) for place in places])
-            place = like_inputs(model).device
+            where = like_inputs(model).device
             heard.clear()
-            model(input_ids=ids_NT.to(place), attention_mask=mask_NT.to(place), use_cache=False)
+            model(input_ids=ids_NT.to(where), attention_mask=mask_NT.to(where), use_cache=False)
             for row, place in enumerate(places):
                 length = len(rows[place])
                 start = length - 1 if read == "last" else min(1, length - 1)

@@ -44,7 +44,8 @@ def without_weights(model: str, words: Sequence[str], revision: str | None = Non
     try:
         config = AutoConfig.from_pretrained(folder, revision=revision, trust_remote_code=False)
         steered = ServedControls(words, config, tokenizer).steered
-        steered.model.generation_config = GenerationConfig.from_pretrained(folder, revision=revision, trust_remote_code=False)
+        own = GenerationConfig.from_pretrained(folder, revision=revision, trust_remote_code=False)
+        steered.model.generation_config = own
     except (OSError, ValueError) as error:
         raise UserError(f"model={model}: {one_line(error)[:200]}; give another folder or name") from error
     return steered
