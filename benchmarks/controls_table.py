@@ -32,8 +32,8 @@ from lit_ctg.control import Control, Steered
 from lit_ctg.control.class_models import Experts, GenerativeClassifier
 from lit_ctg.control.guidance import Guidance
 from lit_ctg.control.token_bias import TokenBias, log_odds
-from lit_ctg.field.judge import BagJudge, balanced, prove, snippets
-from lit_ctg.field.measure import text_cost, word_share
+from lit_ctg.field.judge import BagJudge, balanced, prove, snippets, text_cost
+from lit_ctg.field.measure import word_share
 from lit_ctg.field.task import Example
 from lit_ctg.network.huggingface import load_model
 from lit_ctg.network.pretrained import Loading, resolve

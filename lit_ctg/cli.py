@@ -19,7 +19,7 @@ from lit_ctg import __version__
 from lit_ctg.command import Command, Names, option
 from lit_ctg.errors import FULL, UserError, blame, check_unicode, did_you_mean, one_line
 from lit_ctg.limits import Choice, Count, Seed
-from lit_ctg.network.pretrained import PLAIN, Device, Dtype, Loading
+from lit_ctg.network.pretrained import Device, Dtype, Loading
 from lit_ctg.terminal import prepare_output, printable
 from lit_ctg.trust import without_trust
 
@@ -798,45 +798,32 @@ class FieldRun(Command):
     overrides: list[str]
     hydra = {
         "task": "sentiment, topic, ...; several (with commas) or all make a sweep",
-        "method": "bare, prefix, dexperts, ...; several (with commas) or all make a sweep",
-        "model": "a pretrained model instead of the one trained here",
+        "method": "bare, instruction, dexperts, instruction+dexperts, ...; several (with commas) or all make a sweep",
+        "model": "the model that is steered; default: smollm2",
         **{
-            name: f"with model=: {field.metadata['meaning']}; default: {getattr(PLAIN, name)}"
-            for name, field in _OnModel.options().items()
+            name: f"{_OnModel.options()[name].metadata['meaning']}; default: {default}"
+            for name, default in (("device", "cpu"), ("dtype", "bfloat16"))
         },
-        "chat": "with model=: true: a prompt is a message, which the model answers",
-        "system": "with chat=true: the message before it",
+        "fluency": "the model that says how likely texts are, or null; default: gemma3-270m",
+        "bundle": "with method=bundle: a folder of lit-ctg export",
         "size": "smoke, small (default) or paper",
         "seed": "0, 1, ...",
         "logger": "none (default) or wandb",
     }
     examples = (
-        "field run task=sentiment method=bare,prefix,dexperts size=smoke",
-        "field run task=sentiment method=all data.source=local data.root=<folder of reviews>",
+        "field run task=sentiment method=bare,neutral,instruction,dexperts data.source=local data.root=<folder>",
+        "field run task=folder data.root=<folder> method=all",
     )
 
 
 class FieldReport(Command):
-    """tables and pictures of the methods, ranked"""
+    """tables and a chart of the methods"""
 
     words = "field report"
-    function = "field.page:report"
+    function = "field.report:report"
     records: Records = option("comma-separated folders of records; default: the committed ones", None)
-    out: str | None = option("a folder for tables and pictures", None)
+    out: str | None = option("a folder for tables and chart", None)
     size: Literal["smoke", "small", "paper"] | None = option("only runs of this size", None)
-
-
-class FieldRejudge(Command):
-    """ask whether judges of another seed give the same ranking"""
-
-    words = "field rejudge"
-    function = "field.rejudge:rejudge"
-    examples = ("field rejudge seed=1",)
-    seed: Seed = option("of the judges")
-    records: Records = option("one folder of records; default: the committed ones", None)
-    task: str | None = option("only this task", None)
-    root: str | None = option("folder of the corpus, with task=", None)
-    output_root: str = option("where judges are kept", "outputs")
 
 
 class FieldExport(Command):
@@ -846,23 +833,8 @@ class FieldExport(Command):
     function = "field.export:export_one"
     overrides: list[str]
     hydra = FieldRun.hydra
-    examples = ("field export task=sentiment method=idea_gate_lift size=smoke out=<folder>",)
+    examples = ("field export task=folder data.root=<folder> method=log_odds out=<folder>",)
     out: str = option("a folder for the controls")
-
-
-class FieldAdd(Command):
-    """write the files of a new method"""
-
-    words = "field add"
-    examples = ("field add name=my_method",)
-    name: str = option("of the new method")
-
-    def execute(self) -> None:
-        from lit_ctg.field.skeleton import add
-
-        for path in add(self.name):
-            print(path)
-        print(f"next: lit-ctg field run task=sentiment method={self.name} size=smoke; docs/field.md says the rest")
 
 
 class New(Command):
@@ -910,7 +882,7 @@ COMMANDS: dict[str, type[Command]] = {
         ControlList, ControlBuild, ControlVector, Table, Report, Figure, Verify,
         Collect, Reproduce, LabStart, LabStop, LabStatus, LabCollect, DataPrepare, DataInfo, DataSample, DataCounts,
         ExportModel, MemoryBuild, MemoryFit,
-        FieldRun, FieldReport, FieldRejudge, FieldExport, FieldAdd, New, List, Completion,
+        FieldRun, FieldReport, FieldExport, New, List, Completion,
     )
 }  # fmt: skip
 

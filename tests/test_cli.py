@@ -38,7 +38,7 @@ def test_help_names_every_command_and_each_has_its_own(run_cli) -> None:
         assert own[0] == 0 and all(f"{option}=" in own[1] for option in (*command.options(), *command.hydra))
         assert run_cli("help", *name.split())[1] == own[1]
     group = run_cli("field", "--help")[1]
-    assert "field rejudge " in group and "train " not in group and "data graph " in run_cli("data", "--help")[1]
+    assert "field export " in group and "train " not in group and "data graph " in run_cli("data", "--help")[1]
 
 
 def test_list_names_what_can_be_trained(run_cli) -> None:

@@ -65,7 +65,7 @@ def test_the_commands_of_a_page_run_and_print_what_it_shows(
 
 
 def test_commands_are_found() -> None:
-    assert {page.stem for page in COMMANDS} >= {"your_data", "sweeps", "data", "field", "verdicts", "architecture"}
+    assert {page.stem for page in COMMANDS} >= {"your_data", "sweeps", "data", "verdicts", "architecture"}
 
 
 PROSE = [page for page in PAGES if page.name != "tables.md"]

@@ -51,9 +51,8 @@ from lit_ctg.data.source import read_lines, read_records
 from lit_ctg.data.tokenizer import WordTokenizer
 from lit_ctg.errors import UserError
 from lit_ctg.field.export import _places
-from lit_ctg.field.page import report as field_report
-from lit_ctg.field.tune import make_gpt2, make_tokenizer
-from lit_ctg.files import files_in, write_samples
+from lit_ctg.field.report import report as field_report
+from lit_ctg.files import files_in
 from lit_ctg.limits import check_settings
 from lit_ctg.network.huggingface import load_model
 from lit_ctg.papers.control_code.control import SoftPrompt
@@ -64,10 +63,10 @@ from lit_ctg.run.directory import CHECKPOINT
 from lit_ctg.run.export import write_bundle
 from lit_ctg.run.train import train
 from lit_ctg.terminal import Console
-from tests.committed import records_of
 from tests.controls import controls
-from tests.field.test_page import record as field_record
+from tests.field.test_report import record as field_record
 from tests.pages import free_port
+from tests.tiny import make_gpt2, make_tokenizer
 
 # ---- checkpoints ----------------------------------------------------------------------------------------------------
 
@@ -326,19 +325,6 @@ def test_an_archive_holds_no_links(tmp_path: Path) -> None:
         archive.addfile(member)
     with pytest.raises(UserError, match=rf"{path.name}: cannot be read"):
         load_records([path])
-
-
-@pytest.mark.parametrize("where", ["task", "data", "data.tokenizer"])
-def test_a_record_of_the_field_chooses_no_code(where: str, marker: Path, refused: Refused) -> None:
-    for name in ("sentiment-bare", "sentiment-log_odds"):
-        record = records_of("field", name)[0]
-        group, _, inner = where.partition(".")
-        node = {"_target_": "hostile_module.Part", **(record.config[group] if not inner else {})}
-        node["_target_"] = "hostile_module.Part"
-        record.config[group] = {**record.config[group], inner: node} if inner else node
-        write_record(record, marker.with_name("records") / name / "run.json")
-        write_samples(record.samples, marker.with_name("records") / name / "samples.jsonl")
-    refused(["field", "rejudge", "seed=1", f"records={marker.with_name('records')}"], "hostile_module")
 
 
 # ---- manifests ------------------------------------------------------------------------------------------------------
@@ -977,7 +963,7 @@ HOSTILE_TEXT = "<script>x()</script> [a](javascript:x) ![b](http://c) `d` | \x1b
 
 def _field_report(tmp_path: Path, change: Callable[[list[dict[str, Any]], list[dict[str, Any]]], None]) -> str:
     """Return the Markdown report of two runs of the field after ``change(runs, texts)``."""
-    made = [field_record(method) for method in ("bare", "good")]
+    made = [field_record(method) for method in ("bare", "lora")]
     runs = [each.to_json() for each in made]
     texts = [row for each in runs for row in each["samples"]]
     for each in runs:
@@ -993,18 +979,13 @@ def _field_report(tmp_path: Path, change: Callable[[list[dict[str, Any]], list[d
 
 
 def test_texts_and_names_in_a_field_report_are_characters(tmp_path: Path) -> None:
-    judge = HOSTILE_TEXT.replace("/", "")
-
     def change(runs: list[dict[str, Any]], texts: list[dict[str, Any]]) -> None:
         for row in texts:
             row |= {"text": HOSTILE_TEXT, "prompt": HOSTILE_TEXT, "target": row["target"] + HOSTILE_TEXT}
-            row[judge] = row["bag"]
         for each in runs:
             each["config"]["model"] = each["config"]["data"]["source"] = HOSTILE_TEXT
-            each["corpus"] = {HOSTILE_TEXT: each["name"]}
-            each["metrics"] |= {
-                name.replace("bag", judge): entry for name, entry in each["metrics"].items() if "bag" in name
-            }
+            each["corpus"] = {HOSTILE_TEXT: "x"}
+            each["metrics"] |= {name + HOSTILE_TEXT: entry for name, entry in each["metrics"].items() if "/" in name}
 
     text = _field_report(tmp_path, change)
     assert text.count("script") > 8 and not re.search(
@@ -1027,8 +1008,8 @@ def test_a_name_in_a_field_record_is_no_path(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("place", "value"),
-    [("judges", 3), ("judges.least_accuracy", "x"), ("decode.prompts", None), ("method.strengths", ["x"]), ("task", []),
-     ("method", {}), ("data.source", 1), ("base", None)],
+    [("judges", 3), ("decode.prompts", None), ("method", ["x"]), ("task", []), ("model", {}), ("data.source", 1),
+     ("train", None)],
 )  # fmt: skip
 def test_a_field_record_with_a_setting_of_another_kind_is_named(place: str, value: object, tmp_path: Path) -> None:
     def change(runs: list[dict[str, Any]], texts: list[dict[str, Any]]) -> None:
@@ -1042,7 +1023,7 @@ def test_a_field_record_with_a_setting_of_another_kind_is_named(place: str, valu
         _field_report(tmp_path, change)
 
 
-@pytest.mark.parametrize("key", ["strength", "place", "target", "prompt", "nats", "bag"])
+@pytest.mark.parametrize("key", ["strength", "place", "target", "prompt", "nats", "tfidf"])
 def test_a_field_record_with_a_text_of_another_kind_is_named(key: str, tmp_path: Path) -> None:
     def change(runs: list[dict[str, Any]], texts: list[dict[str, Any]]) -> None:
         texts[-1][key] = ["x"]

@@ -1,19 +1,20 @@
-"""The bench shared by all methods of a task: splits, base model, independent model, judges, decoding, measures.
+"""The bench shared by all methods of a task: splits, models, judges, budgets, decoding.
 
-What is made once for many runs (models, the judges' proofs) is a part: a folder named after its dependencies, made by
+What is made once for many runs (adapters, judges, states) is a part: a folder named after its dependencies, made by
 whichever run needs it first and read by the others.
+
+Shape letters: N rows, V vocabulary, X tokens, D hidden size.
 """
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import hashlib
 import json
 import logging
+import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -27,24 +28,16 @@ from lit_ctg.control import Control, Steered
 from lit_ctg.control.base import added_ids
 from lit_ctg.core.chat import chat_ids, text_ids
 from lit_ctg.data.huggingface_tokenizer import load as load_tokenizer
+from lit_ctg.data.sample_text import sample_documents
 from lit_ctg.errors import UserError
-from lit_ctg.field.judge import (
-    BagJudge,
-    Judge,
-    NeuralJudge,
-    Proof,
-    RuleJudge,
-    WordJudge,
-    judging_texts,
-    prove,
-    proving_texts,
-)
-from lit_ctg.field.measure import Overlap, text_cost
-from lit_ctg.field.task import Example, Task, class_counts, log_odds_words
-from lit_ctg.field.tune import Stream, check_kept, damaged, make_gpt2, make_tokenizer, optimise, read_kept, train_model
+from lit_ctg.field.judge import BagJudge, EncoderJudge, Judge, Proof, balanced, prove, snippets, text_cost
+from lit_ctg.field.measure import Overlap
+from lit_ctg.field.task import Example, Task, class_counts, first_words, log_odds_words, passages
+from lit_ctg.field.tune import Stream, check_kept, damaged, next_token_loss, optimise, read_kept
 from lit_ctg.files import replacing, try_lock, wait_lock, write_atomic
-from lit_ctg.network.huggingface import HuggingFaceBackbone, load_model, weights_digest
-from lit_ctg.network.pretrained import PLAIN, Loading, origin
+from lit_ctg.network.huggingface import HuggingFaceBackbone, adapters_of, add_adapters, load_model, weights_digest
+from lit_ctg.network.pretrained import Loading, origin
+from lit_ctg.statistics import wilson_interval
 
 _logger = logging.getLogger(__name__)
 
@@ -52,15 +45,12 @@ PART, WEIGHTS = "part.json", "weights.pt"
 REMEDY = "set output_root=..."
 # settings of a model's own that stay: where a text ends, and whether it keeps keys and values
 KEPT = ("bos_token_id", "eos_token_id", "pad_token_id", "use_cache")
-# those that ``Bench.write`` sets
-OURS = ("do_sample", "top_p", "top_k", "max_length", "max_new_tokens", "min_new_tokens")
-# words per class, for methods that steer by words and for the measure of attribute words
+# words per class, for methods that steer by words
 WORDS = 50
-
-
-@contextlib.contextmanager
-def _unchanged(strength: float) -> Iterator[None]:
-    yield
+# words of a text on which a judge is tried: as long as ours, and half as long
+LENGTHS = (60, 30)
+# a budget is met within this share; a strength is at most 2 ** DOUBLINGS
+CLOSE, DOUBLINGS = 0.1, 12
 
 
 @dataclass
@@ -68,17 +58,18 @@ class Arm:
     """How a method steers towards one class.
 
     Attributes:
-        model: a Hugging Face causal language model.
+        controls: act on the continuation.
         settings: strength -> settings of the controls, ``{"<control>.<setting>": value}``.
-        prefix: (strength, index of the prompt) -> text before the prompt that is not part of the result.
-        at: strength -> context in which the model has that strength (for moved weights).
+        prompt: (strength, number of the prompt, opening) -> ids in front of the continuation; None: the opening.
+        copies: continuations that are written for each one that is kept.
+        score: of continuations; the best is kept.
     """
 
-    model: Any
     controls: Sequence[Control] = ()
     settings: Callable[[float], Mapping[str, Any]] = field(default=lambda strength: {})
-    prefix: Callable[[float, int], str] = field(default=lambda strength, place: "")
-    at: Callable[[float], AbstractContextManager[None]] = _unchanged
+    prompt: Callable[[float, int, str], list[int]] | None = None
+    copies: int = 1
+    score: Callable[[Sequence[str]], Sequence[float]] | None = None
 
 
 class Parts:
@@ -130,40 +121,19 @@ def facts(folder: Path) -> dict[str, Any]:
         raise damaged(folder / PART, error, folder) from None
 
 
-def _load_part(folder: Path) -> tuple[Any, Any]:
-    """Return the model and the tokenizer of a part."""
-    try:
-        model = load_model(str(folder), where="model").eval().requires_grad_(False)
-        return model, load_tokenizer(str(folder), None, "model")
-    except UserError as error:
-        raise damaged(folder, error, folder) from None
-
-
-def _weights_checksum(folder: Path) -> str:
-    """Return the SHA-256 of the weights of a model that is a part."""
-    path = folder / "model.safetensors"
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError as error:
-        raise damaged(path, error.strerror, folder) from None
-
-
 class Bench:
     """Everything that the methods of one task share.
 
     Args:
-        base: ``layers``, ``dim``, ``heads``, ``vocabulary``, ``steps``, ``batch``, ``length``, ``learning_rate`` of the
-            base model that is trained here.
-        fluency: ``steps`` of the independent language model, which is otherwise like the base.
-        judges: ``steps`` (of the neural one), ``each`` (snippets per passage), ``least_accuracy``, ``seed``.
-        tune: ``steps``, ``batch``, ``learning_rate`` of the methods' fine-tuning.
-        decode: ``prompts``, ``samples`` (per prompt and class), ``new_tokens``, ``min_new_tokens`` (a text does not end
-            before), ``top_p``, ``top_k`` (0: all tokens), ``batch``.
+        model: a pretrained model: a folder, a hub name or one of ``lit-ctg model list``.
+        fluency: another one, which says how likely texts are; None: none does.
+        judges: ``encoder``, ``steps``, ``batch``, ``learning_rate``.
+        train: ``steps``, ``batch``, ``length``, ``learning_rate``, ``rank`` of what methods learn; ``texts`` of each
+            class whose states are read.
+        decode: ``choice`` and ``prompts`` (numbers of prompts), ``samples`` for each prompt of the report, ``words`` of
+            a text, ``new_tokens``, ``top_k``, ``top_p``, ``batch``, ``contexts`` for budgets and side effects.
         seed: of the methods' training and of sampling.
-        model: a pretrained model (folder, hub name or one of ``lit-ctg model list``) instead of the base model trained
-            here.
-        chat: of an instruct model, ``system``: a prompt is then a message, which it answers; the system message may ask
-            to continue the text. None: it continues the prompt.
+        bundle: of the method ``bundle``: a folder; ``TARGET`` in it is replaced by the class.
     """
 
     def __init__(
@@ -171,90 +141,37 @@ class Bench:
         *,
         task: Task,
         parts: Parts,
-        base: Mapping[str, Any],
-        fluency: Mapping[str, Any],
+        model: str,
+        loading: Loading,
+        fluency: str | None,
         judges: Mapping[str, Any],
-        tune: Mapping[str, Any],
+        train: Mapping[str, Any],
         decode: Mapping[str, Any],
         seed: int,
-        model: str | None = None,
-        loading: Loading = PLAIN,
-        chat: Mapping[str, Any] | None = None,
+        bundle: str | None = None,
     ) -> None:
-        self.chat = chat
         self.task, self.parts, self.seed, self.model_name, self.loading = task, parts, seed, model, loading
-        self.base_options, self.fluency_options = dict(base), dict(fluency)
-        self.judge_options, self.tune_options, self.decode_options = dict(judges), dict(tune), dict(decode)
+        self.fluency, self.judge_options, self.bundle = fluency, dict(judges), bundle
+        self.train_options, self.decode = dict(train), dict(decode)
         self.training_seconds = 0.0  # of a method's training, even where it was trained before
 
     # models ----------------------------------------------------------------------------------------------------------
 
     @cached_property
-    def _identity(self) -> dict[str, Any]:
-        return self.task.identity()
-
-    @cached_property
-    def base_folder(self) -> Path | None:
-        """The folder of the base model trained here, in Hugging Face's format; None where ``model`` names another."""
-        return (
-            None if self.model_name is not None else self._language_model("base", "train", self.base_options["steps"])
-        )
-
-    def _language_model(self, name: str, split: str, steps: int) -> Path:
-        options = {**self.base_options, "steps": steps}
-        key = {"texts": self.task.checksum(split), "options": options}  # tasks on the same texts share their models
-
-        def make(folder: Path, checkpoint: Path) -> dict[str, Any]:
-            texts = self.task.texts(split)
-            tokenizer = make_tokenizer(texts, options["vocabulary"])
-            model = make_gpt2(
-                len(tokenizer),
-                layers=options["layers"],
-                dim=options["dim"],
-                heads=options["heads"],
-                positions=options["positions"],
-                end=tokenizer.eos_token_id,
-                seed=0,
-            )
-            stream = Stream(tokenizer, texts, options["length"])
-            result = train_model(
-                model,
-                stream,
-                steps=steps,
-                batch=options["batch"],
-                learning_rate=options["learning_rate"],
-                seed=0,
-                checkpoint=checkpoint,
-            )
-            model.save_pretrained(folder)
-            tokenizer.save_pretrained(folder)
-            return {**result, "tokens": len(stream.ids), "parameters": model.num_parameters()}
-
-        return self.parts.get(name, key, make)
-
-    @cached_property
     def _loaded(self) -> tuple[Any, Any]:
-        if self.base_folder is not None:
-            return _load_part(self.base_folder)
-        where = str(self.model_name)
+        where = self.model_name
         tokenizer = load_tokenizer(where, None, "model")
         if tokenizer.eos_token_id is None:
             raise UserError(f"model={where}: its tokenizer names no end token (eos_token), which ends the texts here")
         model = load_model(where, where="model", loading=self.loading).eval().requires_grad_(False)
-        own = {name: value for name, value in model.generation_config.to_diff_dict().items() if value}
-        result = [f"{name}={value}" for name, value in own.items()
-                if name not in (*KEPT, *OURS, "transformers_version", "_from_model_config")]  # fmt: skip
-        if result:
-            _logger.warning(
-                "model=%s: its own %s does not count, decode alone does", self.model_name, ", ".join(result)
-            )
+        # sampling is as ``decode`` says, whatever the model's own configuration asks for
         kept = {name: getattr(model.generation_config, name) for name in KEPT}
         model.generation_config = type(model.generation_config)(**kept)
         return model, tokenizer
 
     @property
     def model(self) -> Any:
-        """The base model, frozen; whoever changes it must restore it (or use ``copy``)."""
+        """The base model, frozen."""
         return self._loaded[0]
 
     @property
@@ -263,7 +180,7 @@ class Bench:
 
     @cached_property
     def start(self) -> list[int]:
-        """The ids that the tokenizer puts before a text; models of the Llama family expect one, ours none."""
+        """The ids that the tokenizer puts before a text."""
         return added_ids(self.tokenizer)[0]
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
@@ -271,70 +188,40 @@ class Bench:
         return [[*self.start, *row] for row in text_ids(self.tokenizer, texts)]
 
     def class_ids(self, label: str) -> list[list[int]]:
-        """Return the base model's ids of each training text of a class."""
-        return self.ids([example.text for example in self.task.examples("train", label)])
+        """Return the base model's ids of each training passage of a class."""
+        return self.ids(self.task.texts("train", label))
 
-    @cached_property
-    def weights(self) -> str:
-        """SHA-256 of the base model's weights: trained with the same settings elsewhere, they are others."""
-        if self.base_folder is not None:
-            return _weights_checksum(self.base_folder)
-        return weights_digest(self.model)
+    def asked(self, instruction: str, opening: str) -> list[int]:
+        """Return the ids of a chat with an instruction, whose answer begins with the opening."""
+        return [*chat_ids(self.tokenizer, instruction, None, "method"), *text_ids(self.tokenizer, [opening])[0]]
 
     @cached_property
     def identity(self) -> dict[str, str]:
-        """What texts and measures depend on besides the settings, for the record: corpus, and weights of the models."""
-        judges = {each.name: weights_digest(each.network) for each in self.judges[0] if isinstance(each, NeuralJudge)}
-        graded, words = self.task.lexicon, ""
-        if graded is not None:
-            result = [graded.words, {name: graded.column(name) for name in graded.columns}, sorted(graded.held_out)]
-            words = hashlib.sha256(json.dumps(result, default=list).encode()).hexdigest()
+        """What texts and measures depend on besides the settings, for the record: corpus and weights."""
+        where = origin(self.model_name)
         return {
-            **({"lexicon": words} if words else {}),
             "text": self.task.data.checksum(),
-            "model": self.model_name or str(self.base_folder and self.base_folder.name),
-            **({"origin": where} if self.model_name and (where := origin(self.model_name)) else {}),
+            "passages": self.task.checksum,
+            "model": self.model_name,
+            **({"origin": where} if where else {}),
             "weights": self.weights,
-            "fluency": _weights_checksum(self._fluency_folder),
-            **{f"judge/{name}": digest for name, digest in judges.items()},
         }
 
-    def backbone(self, *, frozen: bool = True) -> HuggingFaceBackbone:
-        """Return a copy of the base model for a paper's module."""
-        return HuggingFaceBackbone(path=str(self.model_name or self.base_folder), frozen=frozen, where="model")
+    @cached_property
+    def weights(self) -> str:
+        """SHA-256 of the base model's weights."""
+        return weights_digest(self.model)
+
+    def backbone(self) -> HuggingFaceBackbone:
+        """Return a frozen copy of the base model for a paper's module."""
+        return HuggingFaceBackbone(path=self.model_name, where="model")
 
     @property
     def head_size(self) -> int:
         """The number of tokens that the base model scores."""
         return int(self.model.get_output_embeddings().weight.shape[0])
 
-    def copy(self) -> Any:
-        return copy.deepcopy(self.model).requires_grad_(True)
-
-    @cached_property
-    def _fluency_folder(self) -> Path:
-        return self._language_model("fluency", "fluency", self.fluency_options["steps"])
-
-    @cached_property
-    def _independent(self) -> tuple[Any, Any]:
-        return _load_part(self._fluency_folder)
-
     # training of methods ----------------------------------------------------------------------------------------------
-
-    def learned(self, name: str, key: Mapping[str, Any], make: Callable[[Path, Path], Mapping[str, Any]]) -> Path:
-        """Return the folder of what a method learns on this bench (see ``Parts.get``); its training time is counted."""
-        whole = {
-            "weights": self.weights,
-            "length": int(self.base_options["length"]),  # of the windows
-            "texts": self._identity,
-            "tune": self.tune_options,
-            "seed": self.seed,
-            **({"start": self.start} if self.start else {}),
-            **key,
-        }
-        folder = self.parts.get(name, whole, make)
-        self.training_seconds += facts(folder)["seconds"]
-        return folder
 
     def learn(
         self,
@@ -343,7 +230,7 @@ class Bench:
         trained: Mapping[str, Tensor],
         train: Callable[[Path], Mapping[str, Any]],
     ) -> None:
-        """Train tensors in place and keep them, or read those that were kept before.
+        """Train tensors in place and keep them, or read those that were kept before; the time is counted.
 
         Args:
             train: path for a checkpoint -> plain facts (see ``Parts.get``).
@@ -354,7 +241,9 @@ class Bench:
             torch.save({each: value.detach() for each, value in trained.items()}, folder / WEIGHTS)
             return result
 
-        folder = self.learned(name, key, make)
+        shared = {"weights": self.weights, "texts": self.task.checksum, "train": self.train_options, "seed": self.seed}
+        folder = self.parts.get(name, {**shared, **key}, make)
+        self.training_seconds += facts(folder)["seconds"]
         kept = check_kept(read_kept(folder / WEIGHTS, folder), trained, folder / WEIGHTS, folder)
         with torch.no_grad():
             for each, value in trained.items():
@@ -367,180 +256,260 @@ class Bench:
         parameters: Mapping[str, nn.Parameter],
         loss_of: Callable[[np.random.Generator], Tensor],
         learning_rate: float,
-        *,
-        times: int = 1,
     ) -> None:
-        """Train parameters in place as ``tune`` says, ``times`` as many steps, or read those that were kept before."""
-        steps = int(self.tune_options["steps"]) * times
-        options: dict[str, Any] = {"steps": steps, "learning_rate": learning_rate, "weight_decay": 0.0}
+        """Train parameters in place as ``train`` says, or read those that were kept before."""
 
         def train(checkpoint: Path) -> dict[str, float]:
-            return optimise(parameters.values(), loss_of, seed=self.seed, checkpoint=checkpoint, **options)
+            return optimise(
+                parameters.values(),
+                loss_of,
+                steps=int(self.train_options["steps"]),
+                learning_rate=learning_rate,
+                weight_decay=0.0,
+                seed=self.seed,
+                checkpoint=checkpoint,
+            )
 
-        self.learn(name, key, parameters, train)
+        self.learn(name, {**key, "learning_rate": learning_rate}, parameters, train)
 
-    def tuned(
-        self,
-        label: str,
-        *,
-        prepare: Callable[[Any], Any] | None = None,
-        name: str = "tuned",
-        learning_rate: float | None = None,
-    ) -> Any:
-        """Return the base model fine-tuned on the training texts of one class.
+    @cached_property
+    def adapters(self) -> dict[str, dict[str, tuple[Tensor, Tensor]]]:
+        """Class -> LoRA adapters trained on its texts (path of a layer -> A and B), shared by all methods."""
+        found = {}
+        for label in self.task.targets:
+            model = copy.deepcopy(self.model)
+            torch.manual_seed(self.seed)  # adapters start from random numbers
+            add_adapters(model, {"rank": int(self.train_options["rank"]), "alpha": 2 * int(self.train_options["rank"])})
+            trained = {key: value for key, value in model.named_parameters() if value.requires_grad}
+            for value in trained.values():  # small updates are lost in half precision
+                value.data = value.data.float()
+            stream, batch = self.stream(label), int(self.train_options["batch"])
 
-        Args:
-            prepare: changes what is trained (LoRA) before training; the part stores the tensors that require gradients.
-            name: of the part; a different one for each ``prepare``.
-            learning_rate: None: that of ``tune``.
-        """
-        model = self.copy()
-        own = {} if learning_rate is None else {"learning_rate": learning_rate}
-        if prepare is not None:
-            torch.manual_seed(self.seed)  # an adapter starts from random numbers
-            model = prepare(model)
+            def loss_of(
+                generator: np.random.Generator, model: Any = model, stream: Stream = stream, batch: int = batch
+            ) -> Tensor:
+                return next_token_loss(model, stream.windows(generator, batch))
 
-        def train(checkpoint: Path) -> dict[str, Any]:
-            stream = self.stream(label)
-            options = {**self.tune_options, **own}
-            result = train_model(model, stream, **options, seed=self.seed, checkpoint=checkpoint)
-            return {**result, "tokens": len(stream.ids)}
+            self.train("lora", {"label": label}, trained, loss_of, float(self.train_options["learning_rate"]))
+            found[label] = {path: (down.float(), up.float()) for path, (down, up) in adapters_of(model).items()}
+        return found
 
-        trained = {key: value for key, value in model.named_parameters() if value.requires_grad}
-        self.learn(name, {"label": label, **own}, trained, train)
-        return model.eval().requires_grad_(False)
+    def experts(self) -> dict[str, Any]:
+        """Return class -> a copy of the base model with the class's adapters added to its weights."""
+        found = {}
+        for label, adapters in self.adapters.items():
+            found[label] = copy.deepcopy(self.model)
+            for path, (down_RI, up_OR) in adapters.items():
+                weight = found[label].get_submodule(path).weight
+                update = up_OR @ down_RI
+                # GPT-2 stores its matrices transposed
+                weight.data += (update if update.shape == weight.shape else update.T).to(weight)
+        return found
 
     def stream(self, label: str | None = None) -> Stream:
         """Return the training texts (of one class) as a stream of the base model's ids."""
         texts = [example.text for example in self.task.examples("train", label)]
-        length, positions = int(self.base_options["length"]), self._positions
-        length = length if positions is None else min(length, positions - 1)
-        return Stream(self.tokenizer, texts, length, start=self.start)
+        return Stream(self.tokenizer, texts, int(self.train_options["length"]), start=self.start)
 
     @cached_property
     def word_lists(self) -> dict[str, list[str]]:
-        """Class -> the words that most set it apart in the training texts; of a task of words, the words."""
-        if self.task.column == "words":
-            return {label: list(forms) for label, forms in self.task.labels.items()}
+        """Class -> the words that most set it apart in the training texts."""
         counts = class_counts(self.task.examples("train"))
         return {label: log_odds_words(counts, label, WORDS) for label in self.task.targets}
 
     @cached_property
-    def graded_words(self) -> dict[str, dict[str, float]]:
-        """Class -> word -> grade in (0, 1]: of the task's lexicon, otherwise 1 for the words of ``word_lists``."""
-        lexicon = self.task.lexicon
-        if lexicon is None:
-            return {label: dict.fromkeys(words, 1.0) for label, words in self.word_lists.items()}
-        grades = dict(zip(lexicon.words, lexicon.column("polarity"), strict=True))
-        signs = self.task.lexicon_signs
-        return {
-            label: {word: signs[label] * grade for word, grade in grades.items() if signs[label] * grade > 0}
-            for label in self.task.targets
-        }
-
-    @cached_property
-    def held_out_words(self) -> dict[str, frozenset[str]]:
-        """Class -> its words that no feature channel is trained on (word lists steer by them too); empty for a task
-        without a lexicon."""
-        kept = set() if self.task.lexicon is None else set(self.task.lexicon.held_out)
-        return {label: frozenset(kept & set(words)) for label, words in self.graded_words.items()}
+    def classifier(self) -> BagJudge:
+        """A classifier of the training texts, which shares none with the judges."""
+        return BagJudge(balanced(snippets(self.task.examples("train"), *self._lengths, 2, 0), 0), 0)
 
     # judging ---------------------------------------------------------------------------------------------------------
 
+    @property
+    def _lengths(self) -> tuple[int, int]:
+        longest = int(self.decode["words"])
+        return max(4, longest // 2), longest
+
     @cached_property
-    def judges(self) -> tuple[list[Judge], list[Proof]]:
-        """The two judges and their results on held-out human texts."""
-        longest, options = int(self.decode_options["new_tokens"]), self.judge_options
-        shortest, seed = max(4, longest // 2), int(options["seed"])
-        judges: list[Judge]
-        if self.task.rules:
-            judges = [RuleJudge(name, rules) for name, rules in self.task.rules.items()]
-        elif self.task.exact:
-            judges = [WordJudge(self.task.labels, inflected) for inflected in (False, True)]
-        else:
-            known = judging_texts(self.task, shortest, longest, int(options["each"]), seed)
+    def judges(self) -> list[Judge]:
+        """Both judges."""
+        options = self.judge_options
+        known = balanced(snippets(self.task.examples("judge"), *self._lengths, 2, 0), 0)
 
-            def make(folder: Path, checkpoint: Path) -> dict[str, Any]:
-                NeuralJudge(known, seed, steps=int(options["steps"])).save(folder)
-                return {"texts": len(known)}
+        torch.manual_seed(0)
+        encoder = EncoderJudge(str(options["encoder"]), self.task.targets)
 
-            # judges kept by earlier code read padding
-            form = {"form": "packed", "longest": longest}
-            key = {"texts": self._identity, "options": {**options, "least_accuracy": None}, **form}
-            judges = [BagJudge(known, seed), NeuralJudge.load(self.parts.get("judge", key, make))]
-        pieces = proving_texts(self.task, shortest, longest)
-        return judges, [prove(judge, pieces) for judge in judges]
+        def make(folder: Path, checkpoint: Path) -> dict[str, Any]:
+            sizes = {key: options[key] for key in ("steps", "batch", "learning_rate")}
+            encoder.fit(known, **sizes, seed=0)
+            encoder.save(folder)
+            return {"texts": len(known)}
+
+        folder = self.parts.get("judge", {"texts": self.task.checksum, "options": options}, make)
+        return [BagJudge(known, 0), encoder.load(folder)]
+
+    @cached_property
+    def proofs(self) -> dict[str, dict[int, Proof]]:
+        """Judge -> words of a text -> results on human passages.
+
+        Raises:
+            UserError: a judge is not accurate enough for the task.
+        """
+
+        def make(folder: Path, checkpoint: Path) -> dict[str, Any]:
+            found: dict[str, dict[int, Any]] = {}
+            for judge in self.judges:
+                for words in LENGTHS:
+                    pieces = snippets(self.task.examples("report"), words, words, 1, 0)
+                    proof = prove(judge, pieces)
+                    found.setdefault(judge.name, {})[words] = [proof.recall, proof.right, proof.of]
+            return {"proofs": found}
+
+        key = {"texts": self.task.checksum, "options": self.judge_options}
+        kept = facts(self.parts.get("proof", key, make))["proofs"]
+        proofs = {
+            name: {
+                int(words): Proof(recall, right, of, wilson_interval(right, of))
+                for words, (recall, right, of) in own.items()
+            }
+            for name, own in kept.items()
+        }
+        poor = [f"{name} {own[LENGTHS[0]].balanced:.2f}" for name, own in proofs.items()
+                if own[LENGTHS[0]].balanced < self.task.least_accuracy]  # fmt: skip
+        if poor:
+            raise UserError(
+                f"task {self.task.name}: judges are right too rarely on human texts ({', '.join(poor)}): give more "
+                f"text, classes that differ more, or task.least_accuracy below {self.task.least_accuracy:g}"
+            )
+        return proofs
 
     @cached_property
     def overlap(self) -> Overlap:
         """Measures what was copied from the training texts."""
-        return Overlap(self.task.texts("train"))
+        return Overlap([example.text for example in self.task.examples("train")])
 
-    def cost(self, prompts: Sequence[str], texts: Sequence[str]) -> list[tuple[float, int]]:
-        """Return (nats, tokens) of continuations under the independent language model."""
-        model, tokenizer = self._independent
-        return text_cost(model, tokenizer, prompts, texts)
+    @cached_property
+    def _reader(self) -> tuple[Any, Any] | None:
+        if self.fluency is None:
+            return None
+        model = load_model(self.fluency, where="fluency", loading=self.loading).eval().requires_grad_(False)
+        return model, load_tokenizer(self.fluency, None, "fluency")
+
+    def cost(self, prompts: Sequence[str], texts: Sequence[str]) -> list[float | None]:
+        """Return nats of continuations under the other model; None where there is none."""
+        if self._reader is None:
+            return [None] * len(texts)
+        return [round(nats, 3) for nats, _ in text_cost(*self._reader, prompts, texts)]
 
     # decoding --------------------------------------------------------------------------------------------------------
 
-    @cached_property
-    def prompts(self) -> list[tuple[str, Example]]:
-        """The prompts, with the human passages that they begin."""
-        return self.task.prompts(int(self.decode_options["prompts"]))
+    def prompts(self, split: str) -> list[tuple[str, Example]]:
+        """Return the prompts of ``choice`` or ``report`` with the human passages that they begin."""
+        return self.task.prompts(split, int(self.decode["choice" if split == "choice" else "prompts"]))
 
-    def write(self, arm: Arm, strength: float) -> tuple[list[str], float, int]:
-        """Continue every prompt under an arm.
+    def prompt(self, arm: Arm, strength: float, place: int, opening: str) -> list[int]:
+        """Return the ids in front of a continuation."""
+        return self.ids([opening])[0] if arm.prompt is None else arm.prompt(strength, place, opening)
+
+    def write(self, arm: Arm, strength: float, split: str, most: int | None = None) -> tuple[list[str], float, int]:
+        """Continue every prompt of a split under an arm.
 
         Row ``place * samples + copy`` draws the same random numbers for every method and strength.
+
+        Args:
+            most: tokens of a text; None: ``decode.new_tokens``.
 
         Returns:
             texts in the order of the prompts, with a prompt's samples adjacent; CPU seconds; tokens written.
         """
-        samples, batch = int(self.decode_options["samples"]), int(self.decode_options["batch"])
-        steered = Steered(arm.model, list(arm.controls), tokenizer=self.tokenizer)
-        decode = self.decode_options
-        options: dict[str, Any] = {"max_new_tokens": int(decode["new_tokens"]), "do_sample": True}
-        options |= {"min_new_tokens": int(decode["min_new_tokens"])}
-        options |= {"top_p": float(decode["top_p"]), "top_k": int(decode["top_k"])}
-        rows = list(range(len(self.prompts) * samples))
-        texts: list[str] = []
-        tokens, began = 0, time.process_time()
-        settings = arm.settings(strength)
-        given = steered.settings_of(settings)
-        taken = sum(control.columns(given[control.name], 1) for control in steered.controls)  # taken by soft prompts
-        with arm.at(strength):
-            for first in range(0, len(rows), batch):
-                chosen = rows[first : first + batch]
-                prompts = [arm.prefix(strength, row // samples) + self.prompts[row // samples][0] for row in chosen]
-                if self.chat is not None:
-                    ids = [chat_ids(self.tokenizer, prompt, self.chat["system"], "chat=true") for prompt in prompts]
-                else:
-                    ids = text_ids(self.tokenizer, prompts)
-                    ids = [[*self.start, *self._cut(row, taken + len(self.start))] for row in ids]
-                talk = {"reply_only": self.chat is not None}
-                made = steered.generate(ids, settings, seed=self.seed, rows=chosen, **talk, **options)
-                new = made[:, max(map(len, ids)) :]
-                ends = (new == self.tokenizer.eos_token_id).int()
-                tokens += int(((ends.cumsum(1) - ends) == 0).sum())
-                texts += [steered.continuation(*both) for both in zip(ids, new.tolist(), strict=True)]
-        return texts, time.process_time() - began, tokens
+        samples = (1 if split == "choice" else int(self.decode["samples"])) * arm.copies
+        prompts = self.prompts(split)
+        steered = Steered(self.model, list(arm.controls), tokenizer=self.tokenizer)
+        new_tokens = int(self.decode["new_tokens"]) if most is None else most
+        options = {name: self.decode[name] for name in ("top_k", "top_p")}
+        # nothing ends early: short texts cost less, and what learns from passages learns that they are cut
+        options |= {"do_sample": True, "max_new_tokens": new_tokens, "min_new_tokens": new_tokens}
+        rows, texts, tokens, began = range(len(prompts) * samples), list[str](), 0, time.process_time()
+        for first in range(0, len(rows), int(self.decode["batch"])):
+            chosen = rows[first : first + int(self.decode["batch"])]
+            ids = [self.prompt(arm, strength, row // samples, prompts[row // samples][0]) for row in chosen]
+            made = steered.generate(ids, arm.settings(strength), seed=self.seed, rows=chosen,
+                                    reply_only=arm.prompt is not None, **options)  # fmt: skip
+            new = made[:, max(map(len, ids)) :].tolist()
+            tokens += sum(map(len, new))
+            texts += [steered.continuation(*both) for both in zip(ids, new, strict=True)]
+        spent = time.process_time() - began
+        texts = [first_words(text, int(self.decode["words"])) for text in texts]
+        if arm.score is not None:
+            groups = [texts[start : start + arm.copies] for start in range(0, len(texts), arm.copies)]
+            texts = [group[int(np.argmax(arm.score(group)))] for group in groups]
+        return texts, spent, tokens // arm.copies
 
-    @property
-    def context(self) -> int:
-        """The positions that the base model was trained on; for a model other than ours, all that it has.
+    @torch.no_grad()
+    def next_token(self, arm: Arm, strength: float, contexts: Sequence[str]) -> Tensor:
+        """Return the log-probabilities [N, V] of the token after each context under an arm."""
+        steered = Steered(self.model, list(arm.controls), tokenizer=self.tokenizer)
+        rows = []
+        for first in range(0, len(contexts), int(self.decode["batch"])):
+            part = contexts[first : first + int(self.decode["batch"])]
+            ids = [self.prompt(arm, strength, first + place, text) for place, text in enumerate(part)]
+            made = steered.generate(ids, arm.settings(strength), reply_only=arm.prompt is not None, max_new_tokens=1,
+                                    do_sample=False, output_scores=True, return_dict_in_generate=True)  # fmt: skip
+            rows.append(made.scores[0].float().log_softmax(-1))
+        return torch.cat(rows)
 
-        One that states no number of positions counts as having as many as ours.
+    def strength_at(self, arm: Arm, nats: float) -> float:
+        """Return the strength at which the arm's controls move the next token's distribution by ``nats`` on average.
+
+        The divergence is KL(steered, not steered) after human texts of the split ``choice`` that are cut anywhere.
+        Where no strength reaches it, the largest one tried is returned.
         """
-        length = int(self.base_options["length"])
-        whole = self._positions or length
-        return whole if self.model_name is not None else min(whole, length)
+        examples = snippets(self.task.examples("choice"), self.task.prompt_words, self._lengths[1] // 2, 1, 1)
+        order = np.random.default_rng(0).permutation(len(examples))[: int(self.decode["contexts"])]
+        contexts = [examples[place].text for place in order]
+        bare_NV = self.next_token(Arm(prompt=arm.prompt), 1.0, contexts)
 
-    @property
-    def _positions(self) -> int | None:
-        """The positions that the base model has; None where its configuration has no such number (Bloom, Mamba)."""
-        found = getattr(self.model.config, "max_position_embeddings", None)
-        return None if found is None else int(found)
+        def moved(strength: float) -> float:
+            steered_NV = self.next_token(arm, strength, contexts)
+            share_NV = steered_NV.exp()
+            apart_NV = torch.where(share_NV > 0, share_NV * (steered_NV - bare_NV), 0.0)
+            return float(apart_NV.sum(1).mean())
 
-    def _cut(self, ids: list[int], taken: int) -> list[int]:
-        """Return a prompt that leaves room for the continuation: the end of a longer one."""
-        return ids[-max(1, self.context - taken - int(self.decode_options["new_tokens"])) :]
+        low, high = 0.0, 1.0
+        while moved(high) < nats:
+            if high >= 2.0**DOUBLINGS:
+                return high
+            low, high = high, 2 * high
+        while low == 0 and high > 2.0**-DOUBLINGS and moved(high / 2) >= nats:
+            high /= 2
+        low = max(low, high / 2)
+        while high / low > 1 + CLOSE:
+            middle = math.sqrt(low * high)
+            low, high = (middle, high) if moved(middle) < nats else (low, middle)
+        return float(f"{math.sqrt(low * high):.3g}")
+
+    def side_effects(self, arm: Arm, strength: float, reference: Arm) -> dict[str, float]:
+        """Return what an arm does to text that has nothing to do with the task, beside its reference without it.
+
+        Returns:
+            ``nats``: more nats for the tokens of unrelated human text (books of the package's sample) than the
+            reference gives; ``changed``: share of its greedy continuations of 8 tokens that differ.
+        """
+        text = " ".join(each.text for each in sample_documents("books", "val", size=900))
+        count, words = int(self.decode["contexts"]), passages(text, 24)
+        pairs = [(first_words(own, 16), first_words(own, 17)) for own in words][:count]
+        contexts = [context for context, _ in pairs]
+        following = [text_ids(self.tokenizer, [longer[len(context) :]])[0][0] for context, longer in pairs]
+        places = torch.arange(len(contexts))
+        own, other = (
+            -self.next_token(each, value, contexts)[places, following].clamp(min=-20.0)
+            for each, value in ((arm, strength), (reference, 1.0))
+        )
+        greedy = []
+        for each, value in ((arm, strength), (reference, 1.0)):
+            steered = Steered(self.model, list(each.controls), tokenizer=self.tokenizer)
+            ids = [self.prompt(each, value, place, text) for place, text in enumerate(contexts)]
+            made = steered.generate(ids, each.settings(value), reply_only=each.prompt is not None, do_sample=False,
+                                    max_new_tokens=8)  # fmt: skip
+            greedy.append(made[:, max(map(len, ids)) :].tolist())
+        changed = [one != two for one, two in zip(*greedy, strict=True)]
+        return {"nats": float((own - other).mean()), "changed": sum(changed) / len(changed)}

@@ -12,10 +12,11 @@ from omegaconf import DictConfig
 from lit_ctg.config import plain
 from lit_ctg.control import Control, Origin, fingerprint
 from lit_ctg.control.bundle import versions
-from lit_ctg.errors import UserError, refuse
+from lit_ctg.errors import UserError
 from lit_ctg.field.bench import Arm, Bench
 from lit_ctg.field.command import combinations, compose
-from lit_ctg.field.run import PAPER, build_bench, build_method
+from lit_ctg.field.methods import method_named
+from lit_ctg.field.run import PAPER, build_bench
 from lit_ctg.files import plain_name
 from lit_ctg.results.record import config_hash
 from lit_ctg.run.directory import RECORD, finished, run_stem
@@ -43,39 +44,27 @@ def export(cfg: DictConfig, out: str, console: Console) -> list[Path]:
     """
     if not out:
         raise UserError("field export: give out=<folder>, where the controls are to go")
-    method = build_method(cfg)
     with quiet():
         bench = build_bench(cfg)
-        method.fit(bench)
-        arms = {target: method.arm(bench, target) for target in bench.task.targets}
-    _check(arms, bench, cfg.name)
+        bench.bundle = cfg.bundle
+        method = method_named(cfg.method)
+        arms = method.arms(bench)
+        if not all(arm.controls for arm in arms.values()):
+            raise UserError(f"{cfg.name} steers without a control: take a method that steers while decoding")
+        strengths = {label: bench.strength_at(arm, 1.0) for label, arm in arms.items()}
     record, tokens = _record(cfg, bench), fingerprint(bench.tokenizer)
     folders: dict[int, Path] = {}
     for folder, control in _places(arms, Path(out).expanduser()):
         write_bundle(control, folder, Origin(record, tokens if control.of_ids else None, versions()), console)
         folders[id(control)] = folder
-    model = bench.model_name or bench.base_folder
     for target, arm in arms.items():
         bundles = ",".join(str(folders[id(control)]) for control in arm.controls)
-        settings = " ".join(f"control.{key}={value:g}" for key, value in arm.settings(method.strengths[0]).items())
+        settings = " ".join(f"control.{key}={value:g}" for key, value in arm.settings(strengths[target]).items())
         console.print(
-            f"{target}: lit-ctg generate model={model} controls=[{bundles}] {settings} prompt=...", markup=False
+            f"{target}: lit-ctg generate model={cfg.model} controls=[{bundles}] {settings} prompt=...", markup=False
         )
-    weakest, strongest = method.strengths[0], method.strengths[-1]
-    if weakest != strongest:
-        console.print(f"strength {weakest:g} here; the sweep ends at {strongest:g}", markup=False)
+    console.print("these strengths move the next token's distribution by 1 nat on average", markup=False)
     return list(folders.values())
-
-
-def _check(arms: Mapping[str, Arm], bench: Bench, name: str) -> None:
-    """Refuse arms that no bundle can hold."""
-    remedy = "take a method that steers while decoding"
-    changed = any(arm.model is not bench.model for arm in arms.values())
-    refuse({
-        f"{name} changes the model itself: it has no control to write; {remedy}": changed,
-        f"{name} steers without a control: there is nothing to write; {remedy}":
-            not all(arm.controls for arm in arms.values()),
-    })  # fmt: skip
 
 
 def _places(arms: Mapping[str, Arm], out: Path) -> list[tuple[Path, Control]]:

@@ -1,4 +1,4 @@
-"""W&B tables of a run of the field (`logger=wandb`): its metrics, its strengths, its texts."""
+"""W&B tables of a run of the field (`logger=wandb`): its metrics and its texts."""
 
 from __future__ import annotations
 
@@ -9,17 +9,6 @@ from typing import Any
 
 from lit_ctg.callback.wandb_tables import record_tables, starting_wandb
 from lit_ctg.results.record import RunRecord
-
-
-def strength_rows(record: RunRecord) -> tuple[list[str], list[list[Any]]]:
-    """Return the names of the measures that have a strength, and a row for each strength: the sweep as a table."""
-    found: dict[float, dict[str, float]] = {}
-    for name, entry in record.metrics.items():
-        measure, at, strength = name.rpartition("@")
-        if at:
-            found.setdefault(float(strength), {})[measure] = entry["value"]
-    measures = sorted({measure for own in found.values() for measure in own})
-    return ["strength", *measures], [[s, *(own.get(m) for m in measures)] for s, own in sorted(found.items())]
 
 
 def log(record: RunRecord, settings: Mapping[str, Any], folder: Path) -> None:
@@ -44,9 +33,7 @@ def log(record: RunRecord, settings: Mapping[str, Any], folder: Path) -> None:
             config=record.config,
         )
     try:
-        columns, rows = strength_rows(record)
-        tables = {**record_tables(record, record.samples), "strengths": wandb.Table(columns=columns, data=rows)}
-        run.log(tables)
+        run.log(record_tables(record, record.samples))
         values = {name: entry["value"] for name, entry in record.metrics.items() if math.isfinite(entry["value"])}
         run.summary.update(values)
     finally:

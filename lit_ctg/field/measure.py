@@ -1,19 +1,18 @@
-"""Measures of generated texts other than control: fluency, variety, repetition, copying, attribute words.
-
-Shape letters: B texts, T positions, V vocabulary.
-"""
+"""Measures of generated texts: success, variety, repetition, copying; and which strength they choose (no torch)."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+import statistics
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-import torch
-
-from lit_ctg.control.base import added_ids
-from lit_ctg.data.huggingface_tokenizer import HuggingFaceTokenizer
-from lit_ctg.data.tokenizer import ids_behind
+from lit_ctg.core.result import Direction, MetricResult
 from lit_ctg.field.task import words_of
+
+JUDGES = ("tfidf", "encoder")
+# texts of a strength pass with at least this share of the human texts' distinct word pairs, and at most this share of
+# repeated word triples
+VARIETY, REPETITION = 0.5, 0.2
 
 
 def ngrams(words: Sequence[str], order: int) -> list[tuple[str, ...]]:
@@ -52,32 +51,50 @@ def word_share(text: str, words: Collection[str]) -> float:
     return sum(word in words for word in own) / len(own) if own else 0.0
 
 
-@torch.no_grad()
-def text_cost(
-    model: Any, tokenizer: Any, prompts: Sequence[str], texts: Sequence[str], batch: int = 64
-) -> list[tuple[float, int]]:
-    """Return (nats, tokens) of each continuation after its prompt under a language model.
+def choose(rows: Sequence[Mapping[str, Any]], human: Mapping[str, Mapping[str, float]]) -> int:
+    """Return the try with the best success among those whose texts pass the bar; the first if none does."""
+    found = {}
+    for number in sorted({int(row["try"]) for row in rows}):
+        own = [row for row in rows if row["try"] == number]
+        if passes(own, human):
+            found[number] = success(own)
+    return max(found, key=lambda number: (found[number], -number)) if found else 0
 
-    The texts are tokenised for this model, whatever wrote them. An empty continuation has (0, 0).
 
-    Args:
-        model: a Hugging Face causal language model, in evaluation mode.
-    """
-    # what the tokenizer puts before a text (Gemma's <bos>), else the end of another text
-    start, found = added_ids(tokenizer)[0] or [int(tokenizer.eos_token_id)], []
-    longest = int(getattr(model.config, "max_position_embeddings", 1024))
-    reader = HuggingFaceTokenizer.of(tokenizer)
-    for first in range(0, len(texts), batch):
-        rows, kept = [], []
-        for prompt, text in zip(prompts[first : first + batch], texts[first : first + batch], strict=True):
-            (own,) = ids_behind(reader, prompt, [text])
-            rows.append((start + reader.encode(prompt) + own)[-longest:])
-            kept.append(len(own))
-        width = max(map(len, rows))
-        ids_BT = torch.tensor([row + start[-1:] * (width - len(row)) for row in rows])
-        log_p_BTV = model(input_ids=ids_BT).logits[:, :-1].float().log_softmax(-1)
-        said_BT = log_p_BTV.gather(2, ids_BT[:, 1:].unsqueeze(2)).squeeze(2).double()
-        for place, (row, new) in enumerate(zip(rows, kept, strict=True)):
-            last = len(row) - 1
-            found.append((-float(said_BT[place, max(0, last - new) : last].sum()), min(new, last)))
-    return found
+def success(rows: Sequence[Mapping[str, Any]]) -> float:
+    """Return the share of texts of the class that was asked for, mean over the judges."""
+    return statistics.fmean(statistics.fmean(row[judge] for judge in JUDGES) for row in rows)
+
+
+def passes(rows: Sequence[Mapping[str, Any]], human: Mapping[str, Mapping[str, float]]) -> bool:
+    """Return whether texts are varied enough to count, in every class."""
+    for label, own in human.items():
+        texts = [row["text"] for row in rows if row["target"] == label]
+        least = VARIETY * own["distinct_2"]
+        if distinct(texts, 2) < least or statistics.fmean(map(repetition, texts)) > REPETITION:
+            return False
+    return True
+
+
+def summary(rows: Sequence[Mapping[str, Any]], human: Mapping[str, Mapping[str, float]]) -> dict[str, MetricResult]:
+    """Return the measures of a run's texts. Intervals need the prompts and are made in ``report.py``."""
+    found: dict[str, tuple[float, int, Direction]] = {}
+    choice = [row for row in rows if row["part"] == "choice"]
+    for number in sorted({int(row["try"]) for row in choice}):
+        own = [row for row in choice if row["try"] == number]
+        found[f"choice/success@{number}"] = success(own), len(own), "higher"
+        found[f"choice/passes@{number}"] = float(passes(own, human)), len(own), "none"
+    reported = [row for row in rows if row["part"] == "report"]
+    found["chosen"] = float(reported[0]["try"]), 1, "none"
+    found["passes"] = float(passes(reported, human)), len(reported), "none"
+    for label in human:
+        own = [row for row in reported if row["target"] == label]
+        for judge in JUDGES:
+            found[f"success/{judge}/{label}"] = statistics.fmean(row[judge] for row in own), len(own), "higher"
+        found[f"distinct_2/{label}"] = distinct([row["text"] for row in own], 2), len(own), "higher"
+        for key in ("repetition", "overlap"):
+            found[f"{key}/{label}"] = statistics.fmean(row[key] for row in own), len(own), "lower"
+        if all(row["nats"] is not None for row in own):
+            size = sum(row["bytes"] for row in own)
+            found[f"nats_byte/{label}"] = sum(row["nats"] for row in own) / max(size, 1), len(own), "none"
+    return {name: MetricResult(value, "", better, n, None, 1) for name, (value, n, better) in found.items()}

@@ -1,18 +1,20 @@
 """A task of the field: classes of texts, and who may see which texts.
 
-Whole documents are dealt to four splits by a shuffle that depends only on ``split_seed``: ``train`` (the base model and
-everything that a method learns), ``fluency`` (the independent language model), ``judge`` (the judges) and ``held_out``
-(prompts, and the human texts on which judges prove themselves). No split sees a document of another; one that the
-corpus holds twice may be in two.
+Exact copies are removed first. Then whole documents are dealt to four splits by a shuffle that depends only on
+``split_seed``: ``train`` (everything that a method learns), ``judge`` (the judges), ``choice`` (prompts on which a
+method's strength is chosen) and ``report`` (the other prompts, and the human texts that judges and methods are compared
+with). No split sees a document of another.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from functools import cached_property
+from typing import Annotated, Any
 
 import numpy as np
 from annotated_types import MinLen
@@ -20,16 +22,16 @@ from annotated_types import MinLen
 from lit_ctg.data.document import Document
 from lit_ctg.data.labelled import class_name
 from lit_ctg.errors import UserError, refuse
-from lit_ctg.limits import Count, Positive, Seed, checked
+from lit_ctg.limits import Count, Fraction, Positive, Seed, checked
 
-SPLITS = ("train", "fluency", "judge", "held_out")
+SPLITS = ("train", "judge", "choice", "report")
+NEUTRAL = "neutral"
 _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)?")
 # scripts without blanks between words: Thai to Burmese, Khmer, kana, Han
 _UNSPACED = "\u0e00-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _UNSPACED_LETTER = re.compile(f"[{_UNSPACED}]")
 _UNSPACED_WORD = re.compile(f"[{_UNSPACED}]|[^\\W_{_UNSPACED}]+")
 _UNSPACED_PIECE = re.compile(rf"(?:[{_UNSPACED}]|[^\s{_UNSPACED}]+)\s*")
-Rule = Callable[[str], bool]
 _HEADING = re.compile(r"^\s*=+ .* =+\s*$", re.MULTILINE)
 
 
@@ -50,10 +52,10 @@ def pieces(text: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Example:
-    """A passage with its class; ``None`` if it belongs to none (three stars)."""
+    """A passage with its class."""
 
     text: str
-    label: str | None
+    label: str
 
 
 @checked
@@ -64,24 +66,17 @@ class Task:
         data: a corpus (``lit_ctg.data``); its training documents are read, from its configured source.
         labels: class -> the values of ``column`` that mean it; None for every label of a folder (``data=folder``),
             whose class is named by ``class_name``.
-        column: of a document: ``source``, or a key of its ``meta`` such as ``stars``; ``words``: the class is a word of
-            ``labels``, and a passage belongs to it when it holds that word (or one of the forms given); ``rules``: a
-            passage belongs to the class whose rule it obeys, to none if it obeys two.
+        column: of a document: ``source``, or a key of its ``meta`` such as ``stars``.
         shares: split -> share of the documents.
         per_label: maximum documents read of each class; None for all.
         passage_words: maximum words (``pieces``) of a passage.
-        prompt_words: number of words of a held-out passage that make a prompt.
-        unit_words: cut documents into units of so many words before they are dealt (books, of which there is one of a
-            class); None deals whole documents.
-        rules: name of a judge -> class -> rule, a callable that returns whether a text is of the class and whose
-            ``repr`` shows all that it depends on; with ``column=rules``. The first judge's are the truth of passages.
-        lexicon: graded words for methods that steer by words, with ``words``, ``column("polarity")``, ``held_out``
-            and ``path``; None: those that most set a class apart in its training texts.
-        lexicon_signs: class -> 1 or -1: a word is of the class with the sign of its polarity.
+        prompt_words: number of words of a passage that make a prompt.
+        asks: class, and ``neutral``, -> what an instruction asks for ("a positive review"); by default named after the
+            class.
+        least_accuracy: of both judges on human passages, below which the task is not run.
 
     Raises:
-        UserError: classes without documents, shares that do not sum to 1, rules that are not for the classes, a lexicon
-            without a sign or a word for every class, or a name that is not a word.
+        UserError: classes without documents, shares that do not sum to 1, or a name that is not a word.
     """
 
     def __init__(
@@ -95,18 +90,16 @@ class Task:
         per_label: Count | None,
         passage_words: Count,
         prompt_words: Count,
+        least_accuracy: Fraction,
+        asks: Mapping[str, str] | None = None,
         split_seed: Seed = 0,
-        unit_words: Count | None = None,
-        rules: Mapping[str, Mapping[str, Rule]] | None = None,
-        lexicon: Any = None,
-        lexicon_signs: Mapping[str, Literal[1, -1]] | None = None,
     ) -> None:
         name = str(name)  # task.name=2020 is a number to Hydra
         known = [] if labels is not None else list(map(str, getattr(data, "labels", ())))
         labels = {class_name(label): [label] for label in known} if labels is None else labels
         self.labels = {str(label): [str(value) for value in values] for label, values in labels.items()}
-        self.rules = {judge: dict(own) for judge, own in (rules or {}).items()}
-        uneven = any(list(own) != list(self.labels) for own in self.rules.values())
+        usual = {label: f"a text about {label.replace('_', ' ')}" for label in self.labels}
+        self.asks = {NEUTRAL: "a text", **usual, **(asks or {})}
         refuse({
             f"task.name={name}: use letters, digits and underscores; it names folders and records":
                 not re.fullmatch(r"\w+", name),
@@ -117,158 +110,87 @@ class Task:
             "task.labels: give two classes or more": len(labels) < 2,
             **{f"task.labels: the class {label!r} is not a word: name it {class_name(label)}":
                label != class_name(label) for label in self.labels},
-            "task.rules: give each judge a rule of every class of task.labels, with task.column=rules":
-                (column == "rules") != bool(self.rules) or uneven,
-            f"task.lexicon={lexicon}: give its file as task.lexicon.path= (as in task=reviews)":
-                lexicon is not None and not hasattr(lexicon, "words"),
+            f"task.asks: give {NEUTRAL} and the classes {', '.join(self.labels)}":
+                set(self.asks) != {NEUTRAL, *self.labels},
         })  # fmt: skip
-        signs = {str(label): sign for label, sign in (lexicon_signs or {}).items()}
-        if lexicon is not None:
-            grades, needs = lexicon.column("polarity"), f"lexicon {lexicon.path}: no word has a polarity"
-            other = "give it such words, another task.lexicon.path or other task.lexicon_signs"
-            refuse({
-                f"task.lexicon_signs={signs}: give one for each of {', '.join(self.labels)}":
-                    set(signs) != set(self.labels),
-                **{f"{needs} {'above' if sign > 0 else 'below'} 0, as the class {label} needs: {other}":
-                   not any(sign * grade > 0 for grade in grades) for label, sign in signs.items()},
-            })  # fmt: skip
-        self.lexicon, self.lexicon_signs = lexicon, signs
-        self.name, self.data, self.column = name, data, column
+        self.name, self.data, self.column, self.least_accuracy = name, data, column, least_accuracy
         self.shares, self.per_label, self.split_seed = dict(shares), per_label, split_seed
-        self.unit_words = unit_words
         self.passage_words, self.prompt_words = passage_words, prompt_words
-        self._documents: dict[str, list[Document]] | None = None
 
     @property
     def targets(self) -> tuple[str, ...]:
         """The classes, in order: the targets of a control."""
         return tuple(self.labels)
 
-    @property
-    def exact(self) -> bool:
-        """Whether a class is what must occur, a word or what a rule finds, so that rules judge and no classifier."""
-        return self.column in ("words", "rules")
-
-    def identity(self) -> dict[str, Any]:
-        """Return everything that the texts of the splits depend on."""
-        first = next((document.text for document in self.data.documents("train")), "")
-        return {
-            "checksum": self.data.checksum(),
-            "options": self.data.options(),
-            "max_documents": self.data.max_documents,
-            "column": self.column,
-            "labels": self.labels,
-            "shares": self.shares,
-            "per_label": self.per_label,
-            "passage_words": self.passage_words,
-            "split_seed": self.split_seed,
-            **({} if self.unit_words is None else {"unit_words": self.unit_words}),
-            **({"rules": repr(self.rules)} if self.rules else {}),
-            **({"unspaced": True} if unspaced(first) else {}),
-        }
+    @cached_property
+    def checksum(self) -> str:
+        """SHA-256 of the texts of all splits, and of what cuts them."""
+        digest = hashlib.sha256(repr((self.passage_words, self.prompt_words)).encode())
+        for split in SPLITS:
+            for example in self.examples(split):
+                digest.update(f"{split} {example.label} {example.text}\n".encode("utf-8", "surrogatepass"))
+        return digest.hexdigest()
 
     def label_of(self, document: Document) -> str | None:
-        """Return the class of a document, None where it has none."""
-        if self.exact:
-            return None
+        """Return the class of a document, None where it has none (three stars)."""
         value = document.source if self.column == "source" else document.meta.get(self.column)
         return next((label for label, values in self.labels.items() if str(value) in values), None)
 
-    def label_of_passage(self, text: str, of_document: str | None) -> str | None:
-        """Return the class of a passage: of its document, the first word of ``labels`` that occurs in it, or that of
-        the only rule that it obeys."""
-        if not self.exact:
-            return of_document
-        if self.rules:
-            obeyed = [label for label, rule in next(iter(self.rules.values())).items() if rule(text)]
-            return obeyed[0] if len(obeyed) == 1 else None
-        words = set(words_of(text))
-        return next((label for label, forms in self.labels.items() if words & set(forms)), None)
-
-    def documents(self, split: str) -> list[Document]:
-        if self._documents is None:
-            self._documents = self._dealt()
-        return self._documents[split]
-
-    def _units(self) -> Iterator[Document]:
+    @cached_property
+    def _dealt(self) -> dict[str, list[Example]]:
+        counts: dict[str, int] = dict.fromkeys(self.labels, 0)
+        kept, seen = [], set()
         for document in self.data.documents("train"):
-            if self.unit_words is None:
-                yield document
-            else:
-                for text in passages(clean(document.text), self.unit_words):
-                    yield Document(text, document.source, document.meta)
-
-    def _dealt(self) -> dict[str, list[Document]]:
-        counts: dict[str | None, int] = {}
-        kept = []
-        for document in self._units():
-            label = self.label_of(document)
-            if self.per_label is not None and counts.get(label, 0) >= self.per_label:
+            label, text = self.label_of(document), clean(document.text)
+            if label is None or text in seen or counts[label] == self.per_label:
                 continue
-            counts[label] = counts.get(label, 0) + 1
-            kept.append(document)
-        missing = [label for label in self.labels if label not in counts and not self.exact]
-        if missing or not kept:
+            seen.add(text)
+            counts[label] += 1
+            kept.append(Example(text, label))
+        if missing := [label for label, count in counts.items() if not count]:
             raise UserError(
-                f"task {self.name}: no document of {', '.join(missing) or 'any class'}: give another corpus "
-                "(data.source, data.root) or task.labels"
+                f"task {self.name}: no document of {', '.join(missing)}: give another corpus (data.source, data.root) "
+                "or task.labels"
             )
-        order = np.random.default_rng(self.split_seed).permutation(len(kept))
-        ends = np.round(np.cumsum([self.shares[split] for split in SPLITS]) * len(kept)).astype(int)
-        dealt, first = {}, 0
-        for split, end in zip(SPLITS, ends, strict=True):
-            dealt[split] = [kept[place] for place in order[first:end]]
-            first = end
-            own = {self.label_of(document) for document in dealt[split]}
-            if lacking := [label for label in self.labels if label not in own and not self.exact]:
-                raise UserError(
-                    f"task {self.name}: the split {split} got no document of {', '.join(lacking)}: give more text"
-                )
+        dealt: dict[str, list[Example]] = {split: [] for split in SPLITS}
+        generator = np.random.default_rng(self.split_seed)
+        for label in self.labels:
+            own = [example for example in kept if example.label == label]
+            order = generator.permutation(len(own))
+            ends = np.round(np.cumsum([self.shares[split] for split in SPLITS]) * len(own)).astype(int)
+            for split, start, end in zip(SPLITS, [0, *ends[:-1]], ends, strict=True):
+                if start == end:
+                    raise UserError(f"task {self.name}: {split} gets no document of {label}: give more text")
+                dealt[split] += [own[place] for place in order[start:end]]
         return dealt
 
-    def texts(self, split: str) -> list[str]:
-        """Return the texts of a split, without headings."""
-        return [clean(document.text) for document in self.documents(split)]
-
-    def checksum(self, split: str) -> str:
-        """Return the sha256 of the texts of a split, on which its language model depends."""
-        return hashlib.sha256("\n".join(self.texts(split)).encode("utf-8", "surrogatepass")).hexdigest()
-
     def examples(self, split: str, label: str | None = None) -> list[Example]:
-        """Return the passages of a split that have a class, or those of one class."""
-        found = []
-        for document in self.documents(split):
-            own = self.label_of(document)
-            for text in passages(clean(document.text), self.passage_words):
-                known = self.label_of_passage(text, own)
-                if known is not None and label in (None, known):
-                    found.append(Example(text, known))
-        return found
+        """Return the passages of a split, or those of one class."""
+        return [
+            Example(text, document.label)
+            for document in self._dealt[split]
+            if label in (None, document.label)
+            for text in passages(document.text, self.passage_words)
+        ]
 
-    def prompts(self, count: int) -> list[tuple[str, Example]]:
-        """Return ``count`` prompts and the passages they begin: the first words of held-out passages, equally many of
-        every class where there are enough; classes alternate.
+    def texts(self, split: str, label: str) -> list[str]:
+        """Return the passages of a class as texts."""
+        return [example.text for example in self.examples(split, label)]
+
+    def prompts(self, split: str, count: int) -> list[tuple[str, Example]]:
+        """Return ``count`` prompts and the passages they begin, of the classes in turn.
 
         Raises:
             UserError: there are fewer passages.
         """
-        by_label: dict[str | None, list[Example]] = {label: [] for label in self.targets}
-        every = self.examples("held_out")
-        order = np.random.default_rng(self.split_seed + 1).permutation(len(every))
-        for place in order:
-            if len(pieces(every[place].text)) >= 2 * self.prompt_words:
-                by_label[every[place].label].append(every[place])
-        chosen: list[Example] = []
-        queues = [iter(queue) for queue in by_label.values()]
-        while len(chosen) < count and queues:
-            for queue in list(queues):
-                example = next(queue, None)
-                if example is None:
-                    queues.remove(queue)
-                elif len(chosen) < count:
-                    chosen.append(example)
+        queues = []
+        for number, label in enumerate(self.targets):
+            every = [each for each in self.examples(split, label) if len(pieces(each.text)) >= 2 * self.prompt_words]
+            order = np.random.default_rng([self.split_seed, number]).permutation(len(every))
+            queues.append([every[place] for place in order])
+        chosen = [example for row in itertools.zip_longest(*queues) for example in row if example is not None][:count]
         if len(chosen) < count:
-            raise UserError(f"task {self.name}: {len(chosen)} held-out passages for {count} prompts: ask for fewer")
+            raise UserError(f"task {self.name}: {len(chosen)} passages of {split} for {count} prompts: give fewer")
         return [(first_words(example.text, self.prompt_words), example) for example in chosen]
 
 
@@ -328,8 +250,6 @@ def class_counts(examples: Iterable[Example]) -> dict[str, dict[str, int]]:
     """Return class -> word -> count."""
     counts: dict[str, dict[str, int]] = {}
     for example in examples:
-        if example.label is None:
-            continue
         own = counts.setdefault(example.label, {})
         for word in words_of(example.text):
             own[word] = own.get(word, 0) + 1

@@ -1,4 +1,4 @@
-"""Training of small language models and of controls on them, in one plain loop that resumes where it was stopped.
+"""Training of controls and judges in one plain loop that resumes where it was stopped.
 
 Shape letters: B rows, T positions, V vocabulary.
 """
@@ -17,8 +17,6 @@ from torch import Tensor, nn
 
 from lit_ctg.core.batch import Batch
 from lit_ctg.core.chat import text_ids
-from lit_ctg.data.byte_pair import TrainedBPETokenizer
-from lit_ctg.data.huggingface_tokenizer import fast_tokenizer
 from lit_ctg.errors import UserError
 from lit_ctg.files import replacing
 
@@ -182,54 +180,3 @@ def next_token_loss(model: Any, ids_BT: Tensor) -> Tensor:
     """Return the mean cross-entropy of every token after the first, nats."""
     logits_BTV = model(input_ids=ids_BT[:, :-1]).logits
     return nn.functional.cross_entropy(logits_BTV.flatten(0, 1), ids_BT[:, 1:].flatten())
-
-
-def train_model(
-    model: Any,
-    stream: Stream,
-    *,
-    steps: int,
-    batch: int,
-    learning_rate: float,
-    seed: int,
-    checkpoint: Path | None = None,
-) -> dict[str, float]:
-    """Train the parameters of a model that require gradients on windows of a stream; return what ``optimise`` does.
-
-    The loss is in nats per token.
-    """
-    model.train()
-    result = optimise(
-        [value for value in model.parameters() if value.requires_grad],
-        lambda generator: next_token_loss(model, stream.windows(generator, batch)),
-        steps=steps,
-        learning_rate=learning_rate,
-        seed=seed,
-        checkpoint=checkpoint,
-    )
-    model.eval()
-    return result
-
-
-def make_tokenizer(texts: Sequence[str], size: int) -> Any:
-    """Return a byte-level BPE tokenizer for transformers, trained on texts."""
-    vocabulary = TrainedBPETokenizer(size=size)
-    vocabulary.train(texts)
-    return fast_tokenizer(vocabulary)[0]
-
-
-def make_gpt2(size: int, *, layers: int, dim: int, heads: int, positions: int, end: int, seed: int) -> Any:
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    torch.manual_seed(seed)
-    return GPT2LMHeadModel(
-        GPT2Config(
-            vocab_size=size,
-            n_positions=positions,
-            n_embd=dim,
-            n_layer=layers,
-            n_head=heads,
-            bos_token_id=end,
-            eos_token_id=end,
-        )
-    )

@@ -8,7 +8,7 @@ import pytest
 
 from lit_ctg.core.chat import chat_ids, text_ids
 from lit_ctg.errors import UserError
-from lit_ctg.field.tune import make_tokenizer
+from tests.tiny import make_tokenizer
 
 TEMPLATE = (
     "{% for m in messages %}<|im|>{{ m['role'] }}\n{{ m['content'] | trim }}<|endoftext|>{% endfor %}"

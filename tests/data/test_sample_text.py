@@ -10,12 +10,12 @@ from hydra.utils import instantiate
 from lit_ctg.config import compose
 from lit_ctg.data.sample_text import FOLDER, _documents, sample_documents, sample_file
 from lit_ctg.errors import UserError
+from lit_ctg.field.command import complete
 from lit_ctg.field.command import compose as compose_field
-from lit_ctg.files import config_folder
 
 NAMES = sorted(path.name.removesuffix(".jsonl.xz") for path in FOLDER.iterdir())
 CORPORA = ("gutenberg", "reviews", "scripts", "translation", "wikipedia", "wikitext")
-TASKS = sorted(path.stem for path in (config_folder() / "field" / "task").glob("*.yaml") if path.stem != "folder")
+TASKS = complete()
 
 
 def test_the_files_are_the_texts_of_the_corpora_and_small() -> None:

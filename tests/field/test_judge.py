@@ -1,8 +1,9 @@
-"""Judges know what can be known of texts, and say how well; words are judged by rule."""
+"""Judges know what can be known of texts, and say how well."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,21 +11,9 @@ import pytest
 import torch
 
 from lit_ctg.errors import UserError
-from lit_ctg.field.judge import (
-    BagJudge,
-    Judge,
-    NeuralJudge,
-    RuleJudge,
-    WordJudge,
-    balanced,
-    judging_texts,
-    prove,
-    proving_texts,
-    snippets,
-    successes,
-)
+from lit_ctg.field.bench import Bench
+from lit_ctg.field.judge import WEIGHTS, BagJudge, EncoderJudge, balanced, prove, snippets, text_cost
 from lit_ctg.field.task import Example
-from tests.field.conftest import MakeBench
 
 
 def reviews(count: int, seed: int) -> list[Example]:
@@ -39,85 +28,68 @@ def reviews(count: int, seed: int) -> list[Example]:
     return found
 
 
-@pytest.mark.parametrize("kind", ["bag", "neural"])
-def test_a_judge_learns_what_tells_the_classes(kind: str, tmp_path: Path) -> None:
-    known = reviews(200, 0)
-    judge: Judge = BagJudge(known, 0) if kind == "bag" else NeuralJudge(known, 0, steps=120, dim=16)
+@pytest.fixture(scope="module")
+def encoder(field_words: list[str]) -> str:
+    (word,) = (word for word in field_words if word.startswith("judges.encoder="))
+    return word.partition("=")[2]
+
+
+def test_tf_idf_learns_what_tells_the_classes() -> None:
+    judge = BagJudge(reviews(200, 0), 0)
     proof = prove(judge, reviews(60, 1))
     assert proof.balanced > 0.95 and proof.right > 0.95 * proof.of == 0.95 * 60
     assert proof.interval is not None and proof.interval[0] < proof.right / proof.of
-    assert successes(judge, ["a lovely word3", "a dreadful word3"], ["good", "good"]) == [True, False]
-    if isinstance(judge, NeuralJudge):
-        judge.save(tmp_path)
-        texts = [example.text for example in reviews(20, 2)]
-        assert NeuralJudge.load(tmp_path).judge(texts) == judge.judge(texts)
-        assert judge.judge([]) == [] and len(judge.judge(["", "unknown words only"])) == 2
+    good, bad = judge.log_odds(["a lovely word3", "a dreadful word3"], "good")
+    assert good > 0 > bad and judge.log_odds(["a lovely word3"], "bad") == [pytest.approx(-good)]
 
 
-def _not_finite(path: Path) -> None:
-    state = torch.load(path, weights_only=True)
-    state["head.bias"][0] = torch.nan
-    torch.save(state, path)
-
-
-@pytest.mark.parametrize(
-    ("name", "damage"),
-    [
-        *(("judge.json", text) for text in ("", "[]", "{}", '{"ids": {"a": 0}, "labels": ["x"], "longest": 3}')),
-        *(("weights.pt", damage) for damage in ("", "code", _not_finite)),
-    ],
-)
-def test_a_kept_judge_that_is_damaged_is_named(name: str, damage: object, tmp_path: Path) -> None:
-    NeuralJudge(reviews(20, 0), 0, steps=1, batch=2, dim=4).save(tmp_path)
-    if callable(damage):
-        damage(tmp_path / name)
-    else:
-        (tmp_path / name).write_text(str(damage))
-    with pytest.raises(UserError, match=re.escape(str(tmp_path / name))):
-        NeuralJudge.load(tmp_path)
-
-
-def test_a_text_is_judged_alike_alone_and_beside_longer_ones() -> None:
+def test_an_encoder_learns_and_is_kept(encoder: str, tmp_path: Path) -> None:
+    known, texts = reviews(200, 0), [example.text for example in reviews(20, 2)]
     torch.manual_seed(0)
-    words = [f"w{number}" for number in range(40)]
-    generator = np.random.default_rng(0)
-    texts = [" ".join(generator.choice(words, size=length)) for length in range(1, 31)]
-    known = [Example(text, "ab"[number % 2]) for number, text in enumerate(texts)]
-    judge = NeuralJudge(known, 0, steps=1, batch=2, dim=16)
-    with torch.no_grad():
-        for parameter in judge.network.parameters():
-            parameter.normal_()
-        together = judge.network(judge._ids(texts))
-        alone = torch.cat([judge.network(judge._ids([text])) for text in texts])
-    torch.testing.assert_close(together, alone)
-    assert len(set(judge.judge(texts))) == 2
+    judge = EncoderJudge(encoder, ["bad", "good"])
+    judge.fit(known, steps=60, batch=16, learning_rate=1e-2, seed=0)
+    assert prove(judge, reviews(60, 1)).balanced > 0.9
+    judge.save(tmp_path)
+    again = EncoderJudge(encoder, ["bad", "good"]).load(tmp_path)
+    assert again.judge(texts) == judge.judge(texts) == [found for text in texts for found in judge.judge([text])]
+    assert judge.judge([]) == [] and len(judge.judge(["", "unknown words only"])) == 2
 
 
-def test_a_judge_of_labels_that_mean_nothing_is_found_out() -> None:
-    labels = np.random.default_rng(3).integers(0, 2, 400)
-    known = [Example(e.text, ("bad", "good")[label]) for e, label in zip(reviews(400, 0), labels, strict=True)]
-    assert prove(BagJudge(known[:300], 0), known[300:]).balanced < 0.65
+@pytest.mark.parametrize("damage", ["", "code", torch.nan])
+def test_a_kept_judge_that_is_damaged_is_named(damage: object, encoder: str, tmp_path: Path) -> None:
+    judge, path = EncoderJudge(encoder, ["bad", "good"]), tmp_path / WEIGHTS
+    if isinstance(damage, str):
+        path.write_text(damage)
+    else:
+        torch.nn.init.constant_(judge.head.bias, float(damage))  # type: ignore[arg-type]
+        judge.save(tmp_path)
+    with pytest.raises(UserError, match=re.escape(str(path))):
+        EncoderJudge(encoder, ["bad", "good"]).load(tmp_path)
+
+
+def test_an_encoder_that_is_missing_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(UserError, match=r"judges\.encoder="):
+        EncoderJudge(str(tmp_path), ["bad", "good"])
 
 
 def test_balanced_accuracy_is_a_mean_over_classes() -> None:
-    class Always(Judge):
+    class Always:
         name = "always"
 
-        def judge(self, texts: object) -> list[str | None]:
-            return ["good" for _ in texts]  # type: ignore[attr-defined]
+        def judge(self, texts: Sequence[str]) -> list[str]:
+            return ["good" for _ in texts]
 
     proof = prove(Always(), [Example("x", "good")] * 9 + [Example("x", "bad")])
-    assert proof.balanced == 0.5 and (proof.right, proof.of) == (9, 10)
+    assert proof.balanced == 0.5 and (proof.right, proof.of) == (9, 10) and proof.recall == {"good": 1.0, "bad": 0.0}
     with pytest.raises(UserError, match="no held-out human text"):
         prove(Always(), [])
 
 
 def test_snippets_are_pieces_and_classes_are_balanced() -> None:
     text = " ".join(map(str, range(50)))
-    for piece in snippets([Example(text, "a")], 4, 9, 20, 0):
-        assert piece.text in text and 4 <= len(piece.text.split()) <= 9 and piece.label == "a"
     pieces = [piece.text.split() for piece in snippets([Example(text, "a")], 4, 9, 600, 0)]
-    assert {len(piece) for piece in pieces} == set(range(4, 10))
+    assert {len(piece) for piece in pieces} == set(range(4, 10)) and all(" ".join(piece) in text for piece in pieces)
     assert {piece[0] for piece in pieces} >= {"0", "25", "41"} and any(piece[-1] == "49" for piece in pieces)
     # a passage shorter than a piece is one
     assert [piece.text for piece in snippets([Example("1 2", "a")], 4, 9, 2, 0)] == ["1 2", "1 2"]
@@ -127,45 +99,17 @@ def test_snippets_are_pieces_and_classes_are_balanced() -> None:
     assert mixed != sorted(mixed), "in random order"
 
 
-def test_a_word_occurs_whole_or_inflected() -> None:
-    exact, inflected = (WordJudge({"wait": ["wait"], "staff": ["staff"]}, each) for each in (False, True))
-    texts = ["We wait.", "we waited, staff", "an awaited staffer", ""]
-    assert successes(exact, texts, ["wait"] * 4) == [True, False, False, False]
-    assert successes(inflected, texts, ["wait"] * 4) == [True, True, False, False]
-    assert exact.judge(texts) == ["wait", "staff", None, None]
-
-
-def test_a_rule_is_obeyed_by_what_obeys_it() -> None:
-    judge = RuleJudge("strict", {"long": lambda text: len(text) > 3, "loud": str.isupper})
-    assert successes(judge, ["quiet", "HO", "HELLO", "ho"], ["long", "loud", "loud", "long"]) == [True] * 3 + [False]
-    assert judge.judge(["quiet", "HO", "HELLO", "ho"]) == ["long", "loud", None, None], "two are none"
-
-
-def test_numbers_and_places_are_judged_by_rules_of_two_strengths(make_bench: MakeBench) -> None:
-    bench = make_bench("task=numbers_and_places")
-    (strict, loose), (own, other) = bench.judges
-    assert own.balanced == 1.0 and other.balanced < 1, "the first judge's rules are the truth"
-    texts = ["In 1914 it", "In Paris it", "twelve of Ulm", "it was so"]
-    assert [strict.has(text, "number") for text in texts] == [True, False, False, False]
-    assert [loose.has(text, "number") for text in texts] == [True, False, True, False]
-    assert [strict.has(text, "place") for text in texts] == [False, True, False, False]
-    assert [loose.has(text, "place") for text in texts] == [False, True, True, False]
-    assert all(len(words) for words in bench.word_lists.values())
-
-
-def test_judges_learn_and_prove_themselves_on_texts_of_others(make_bench: MakeBench) -> None:
-    task = make_bench().task
-    learned, proven = judging_texts(task, 4, 8, 2, 0), proving_texts(task, 4, 8)
-    own = {split: " \n ".join(task.texts(split)) for split in ("judge", "held_out")}
-    assert all(example.text in own["judge"] for example in learned)
-    assert all(example.text in own["held_out"] for example in proven)
-    words = make_bench("task=keywords").task
-    assert {example.label for example in proving_texts(words, 6, 12)} <= set(words.targets)
-    # every held-out passage proves them once, of an exact task as it is
-    assert len(proven) == len(task.examples("held_out")) and not task.exact
-    assert words.exact and proving_texts(words, 6, 12) == words.examples("held_out")
-    again, other = judging_texts(task, 4, 8, 2, 0), judging_texts(task, 4, 8, 2, 1)
-    assert again == learned and {example.text for example in other} != {example.text for example in learned}
-    # both draws, which pieces and which of them are kept, are of the seed
-    pieces = snippets(task.examples("judge"), 4, 8, 2, 1)
-    assert other == balanced(pieces, 1) != balanced(pieces, 0)
+def test_cost_of_a_text_is_the_sum_of_its_tokens_alone(bench: Bench) -> None:
+    prompts, texts = ["We had", "The food was very"], [" a lovely time", ""]
+    found = text_cost(bench.model, bench.tokenizer, prompts, texts)
+    assert found[1] == (0.0, 0)
+    before = [bench.tokenizer.eos_token_id, *bench.tokenizer(prompts[0]).input_ids]
+    new = bench.tokenizer(texts[0]).input_ids
+    with torch.no_grad():
+        log_p = bench.model(input_ids=torch.tensor([before + new])).logits[0].double().log_softmax(-1)
+    slow = -sum(float(log_p[len(before) - 1 + place, token]) for place, token in enumerate(new))
+    assert found[0] == (pytest.approx(slow, rel=1e-5), len(new))
+    # nor does padding count: beside a longer text as alone
+    short, beside = (text_cost(bench.model, bench.tokenizer, [prompts[0]] * len(some), some)
+                     for some in ([" food"], [" food", texts[0]]))  # fmt: skip
+    assert beside == [(pytest.approx(short[0][0], rel=1e-5), short[0][1]), found[0]] and short[0][0] > 0

@@ -1,12 +1,12 @@
-"""Measures against slow restatements."""
+"""Measures against slow restatements, and the choice of a strength."""
 
 from __future__ import annotations
 
-import pytest
-import torch
+from typing import Any
 
-from lit_ctg.field.bench import Bench
-from lit_ctg.field.measure import Overlap, distinct, repetition, text_cost, word_share
+import pytest
+
+from lit_ctg.field.measure import Overlap, choose, distinct, passes, repetition, summary, word_share
 
 
 def test_counts_of_ngrams() -> None:
@@ -24,27 +24,26 @@ def test_what_is_copied_word_for_word() -> None:
     assert overlap("one two three") == 0
 
 
-def test_cost_of_a_text_is_the_sum_of_its_tokens_alone(bench: Bench) -> None:
-    prompts, texts = ["We had", "The food was very"], [" a lovely time", ""]
-    found = text_cost(bench.model, bench.tokenizer, prompts, texts)
-    assert found[1] == (0.0, 0)
-    before = [bench.tokenizer.eos_token_id, *bench.tokenizer(prompts[0]).input_ids]
-    new = bench.tokenizer(texts[0]).input_ids
-    with torch.no_grad():
-        log_p = bench.model(input_ids=torch.tensor([before + new])).logits[0].double().log_softmax(-1)
-    slow = -sum(float(log_p[len(before) - 1 + place, token]) for place, token in enumerate(new))
-    assert found[0] == (pytest.approx(slow, rel=1e-5), len(new))
-    # nor does padding count: beside a longer text as alone
-    short, beside = (text_cost(bench.model, bench.tokenizer, [prompts[0]] * len(some), some)
-                     for some in ([" food"], [" food", texts[0]]))  # fmt: skip
-    assert beside == [(pytest.approx(short[0][0], rel=1e-5), short[0][1]), found[0]] and short[0][0] > 0
+def row(text: str, number: int, hits: tuple[int, int], part: str = "choice", target: str = "a") -> dict[str, Any]:
+    return {"text": text, "try": number, "part": part, "target": target, "tfidf": hits[0], "encoder": hits[1],
+            "nats": 3.0, "bytes": 6, "repetition": repetition(text), "overlap": 0.5}  # fmt: skip
 
 
-def test_a_text_beyond_the_positions_is_read_from_its_end(bench: Bench) -> None:
-    longest = bench.model.config.max_position_embeddings
-    ids = bench.tokenizer(" good food and a lovely time" * longest).input_ids[-longest:]
-    with torch.no_grad():
-        log_p = bench.model(input_ids=torch.tensor([ids])).logits[0].double().log_softmax(-1)
-    slow = -sum(float(log_p[place, token]) for place, token in enumerate(ids[1:]))
-    ((nats, tokens),) = text_cost(bench.model, bench.tokenizer, ["We had"], [" good food and a lovely time" * longest])
-    assert (nats, tokens) == (pytest.approx(slow, rel=1e-5), longest - 1)
+HUMAN = {"a": {"distinct_2": 0.8}}
+
+
+def test_the_best_strength_whose_texts_are_varied_is_chosen() -> None:
+    weak, strong, stuck = row("a b c d e", 0, (1, 0)), row("a b c d f", 1, (1, 1)), row("a b a b a b", 2, (1, 1))
+    assert choose([weak, strong, stuck], HUMAN) == 1
+    assert choose([weak, {**weak, "try": 1}], HUMAN) == 0, "of equal ones the weaker"
+    assert choose([stuck, {**stuck, "try": 1}], HUMAN) == 0, "the first where none passes"
+    assert passes([weak], HUMAN) and not passes([stuck], HUMAN)
+
+
+def test_a_summary_is_of_the_report_by_class() -> None:
+    rows = [row("a b c d e", 0, (0, 0)), *(row("a b c d e", 1, (1, hit), "report") for hit in (0, 1))]
+    found = {name: result.value for name, result in summary(rows, HUMAN).items()}
+    assert found["choice/success@0"] == 0 and found["chosen"] == 1
+    assert (found["success/tfidf/a"], found["success/encoder/a"]) == (1, 0.5)
+    assert found["nats_byte/a"] == pytest.approx(0.5) and found["overlap/a"] == 0.5 and found["distinct_2/a"] == 0.5
+    assert "nats_byte/a" not in summary([{**each, "nats": None} for each in rows], HUMAN)

@@ -57,36 +57,29 @@ def task(**changed: object) -> Task:
     given = {
         "name": "stars", "data": Reviews(), "labels": {"bad": [1, 2], "good": [4, 5]}, "column": "stars",
         "shares": dict.fromkeys(SPLITS, 0.25), "per_label": None, "passage_words": 8, "prompt_words": 3,
+        "least_accuracy": 0.8,
     }  # fmt: skip
     return Task(**(given | changed))
 
 
 def test_no_split_sees_a_text_of_another() -> None:
-    texts = [set(task().texts(split)) for split in SPLITS]
-    assert all(len(own) == 10 for own in texts)
-    assert len(set.union(*texts)) == 40
-    assert task().texts("train") == task().texts("train"), "the shuffle hangs on nothing"
-    assert task(split_seed=1).texts("train") != task().texts("train")
-    assert len({task().checksum(split) for split in SPLITS}) == 4
-
-
-def test_the_identity_changes_with_whatever_the_texts_hang_on() -> None:
-    class Limited(Reviews):
-        max_documents = 7
-
-    class Optioned(Reviews):
-        def options(self) -> dict[str, int]:
-            return {"minimum": 3}
-
-    shares = dict(zip(SPLITS, (0.4, 0.2, 0.2, 0.2), strict=True))
+    texts = [{each.text for each in task(passage_words=30).examples(split)} for split in SPLITS]
+    assert all(texts) and len(set.union(*texts)) == sum(map(len, texts))
+    again, other = task().examples("train"), task(split_seed=1).examples("train")
+    assert again == task().examples("train") != other, "the shuffle depends on its seed alone"
     changes: list[dict[str, object]] = [
-        {}, {"labels": {"bad": [1], "good": [5]}}, {"shares": shares}, {"per_label": 9}, {"passage_words": 7},
-        {"split_seed": 1}, {"unit_words": 9}, {"column": "words"}, {"data": Reviews(41)}, {"data": Limited()},
-        {"data": Optioned()},
+        {}, {"labels": {"bad": [1], "good": [3]}}, {"per_label": 9}, {"passage_words": 7}, {"split_seed": 1},
+        {"prompt_words": 2}, {"data": Reviews(42)}, {"shares": dict(zip(SPLITS, (0.4, 0.2, 0.2, 0.2), strict=True))},
     ]  # fmt: skip
-    found = [task(**changed).identity() for changed in changes]
-    assert all(one != other for place, one in enumerate(found) for other in found[:place])
-    assert task(name="other", prompt_words=2).identity() == found[0], "the same texts, whatever is asked of them"
+    assert len({task(**changed).checksum for changed in changes}) == len(changes)
+
+
+def test_exact_copies_are_removed_before_documents_are_dealt() -> None:
+    class Twice(Reviews):
+        def documents(self, split: str) -> list[Document]:
+            return [Document(f" {each.text}\n", each.source, each.meta) for each in super().documents(split) * 2]
+
+    assert [task(data=Twice()).examples(split) for split in SPLITS] == [task().examples(split) for split in SPLITS]
 
 
 def test_words_are_in_lower_case_with_what_an_apostrophe_joins() -> None:
@@ -107,39 +100,6 @@ class Pages(Reviews):
         ]
 
 
-def test_no_text_has_its_heading() -> None:
-    shares = {"data": Pages([6] * 20, [6] * 20), "shares": dict.fromkeys(SPLITS, 0.25)}
-    for paged in (task(**shares), task(**shares, unit_words=6)):
-        texts = [text for split in SPLITS for text in paged.texts(split)]
-        texts += [example.text for split in SPLITS for example in paged.examples(split)]
-        assert len(texts) == 80 and all(len(text.split()) == 6 and "Heading" not in text for text in texts)
-
-
-def held_out_of(good: list[int], bad: list[int], **changed: object) -> Task:
-    """A task whose held-out documents are all that there are."""
-    made = task(data=Pages(good, bad), passage_words=20, **changed)
-    made._documents = dict.fromkeys(SPLITS, made.data.documents("train"))
-    return made
-
-
-def test_prompts_are_of_passages_twice_as_long_and_the_rarer_class_ends_first() -> None:
-    made = held_out_of([6, 5, 6, 9, 7], [6, 5])
-    prompts = made.prompts(5)
-    assert [example.label for _, example in prompts] == ["bad", "good", "good", "good", "good"]
-    assert {prompt for prompt, _ in prompts} == {
-        " ".join([word] * 3) for word in ("s1n0", "s5n0", "s5n2", "s5n3", "s5n4")
-    }
-    with pytest.raises(UserError, match="5 held-out passages for 6 prompts"):
-        made.prompts(6)
-    orders = {tuple(held_out_of([6] * 9, [6] * 9, split_seed=seed).prompts(8)) for seed in range(3)}
-    assert len(orders) == 3, "drawn by the seed, not the first ones"
-
-
-def test_a_class_that_a_split_lacks_is_told() -> None:
-    with pytest.raises(UserError, match=r"task stars: the split (fluency|judge|held_out|train) got no document of bad"):
-        task(data=Pages([6] * 20, [6])).texts("train")
-
-
 def test_stars_are_classes_and_three_stars_none() -> None:
     found = task().examples("train")
     assert {example.label for example in found} == {"bad", "good"}
@@ -149,58 +109,52 @@ def test_stars_are_classes_and_three_stars_none() -> None:
     assert [e.label for e in task().examples("train", "bad")] == [e.label for e in found if e.label == "bad"]
 
 
-def test_books_are_dealt_by_units() -> None:
-    whole = task(unit_words=4)
-    units = [document.text for split in SPLITS for document in whole.documents(split)]
-    assert all(len(text.split()) <= 4 for text in units) and len(units) > 40
-    assert whole.identity()["unit_words"] == 4 and "unit_words" not in task().identity()
+def test_no_passage_has_its_heading_and_a_class_without_a_split_is_named() -> None:
+    paged = task(data=Pages([6] * 20, [6] * 20))
+    texts = [example.text for split in SPLITS for example in paged.examples(split)]
+    assert len(texts) == 40 and all(len(text.split()) == 6 and "Heading" not in text for text in texts)
+    with pytest.raises(UserError, match=r"task stars: \w+ gets no document of bad"):
+        task(data=Pages([6] * 20, [6])).examples("train")
 
 
-def test_a_word_is_a_class_of_passages() -> None:
-    words = task(column="words", labels={"praise": ["lovely", "fine"], "blame": ["dreadful"]})
-    assert words.exact
-    found = words.examples("train")
-    assert {example.label for example in found} == {"praise", "blame"}
-    for example in found:
-        assert {"praise": "lovely", "blame": "dreadful"}[str(example.label)] in example.text
-    assert words.label_of_passage("dreadful but fine", None) == "praise", "the first of the task's order"
+def test_prompts_begin_passages_twice_as_long_and_classes_alternate() -> None:
+    made = task(data=Pages([6, 5, 6, 9, 7] * 9, [6, 5] * 9), passage_words=20)
+    passages = made.examples("report")
+    usable = {label: sum(len(each.text.split()) >= 6 and each.label == label for each in passages)
+              for label in made.labels}  # fmt: skip
+    assert 0 < usable["bad"] < usable["good"]
+    prompts = made.prompts("report", sum(usable.values()))
+    rest = usable["good"] - usable["bad"]
+    assert [example.label for _, example in prompts] == ["bad", "good"] * usable["bad"] + ["good"] * rest
+    for prompt, example in prompts:
+        assert len(prompt.split()) == 3 and example.text.startswith(prompt) and example in passages
+        assert len(example.text.split()) >= 6
+    with pytest.raises(UserError, match="passages of report for 400 prompts"):
+        made.prompts("report", 400)
 
 
-def test_a_rule_is_a_class_of_passages_and_two_are_none() -> None:
-    def number(text: str) -> bool:
-        return any(letter.isdigit() for letter in text)
-
-    def praise(text: str) -> bool:
-        return "lovely" in text or "plain" in text
-
-    rules = {"strict": {"number": number, "praise": praise}, "loose": {"number": number, "praise": number}}
-    labels: dict[str, list[str]] = {"number": [], "praise": []}
-    ruled = task(column="rules", labels=labels, rules=rules, passage_words=2)
-    assert ruled.exact and ruled.label_of_passage("3 words", None) == "number"
-    assert ruled.label_of_passage("lovely", None) == "praise", "the first judge's rules tell the truth"
-    assert ruled.label_of_passage("3 lovely words", None) is None and ruled.label_of_passage("words", None) is None
-    found = ruled.examples("train")
-    assert {example.label for example in found} == {"number", "praise"}
-    assert all(number(e.text) == (e.label == "number") and praise(e.text) == (e.label == "praise") for e in found)
-    assert "rules" in ruled.identity() and "rules" not in task().identity()
-    for given in (
-        {"column": "rules", "labels": labels},
-        {"rules": rules},
-        {"column": "rules", "labels": labels, "rules": {"strict": {"number": number}}},
-    ):
-        with pytest.raises(UserError, match=r"task\.rules: give each judge a rule of every class"):
-            task(**given)
+def test_what_an_instruction_asks_for_names_every_class() -> None:
+    assert task(labels={"sci_fi": [1], "good": [5]}).asks == {
+        "neutral": "a text", "sci_fi": "a text about sci fi", "good": "a text about good",
+    }  # fmt: skip
+    assert task(asks={"bad": "a complaint"}).asks["bad"] == "a complaint"
+    with pytest.raises(UserError, match=r"task\.asks: give neutral"):
+        task(asks={"worse": "x"})
 
 
-def test_prompts_begin_held_out_passages_and_classes_alternate() -> None:
-    made = task().prompts(4)
-    held_out = task().texts("held_out")
-    assert [example.label for _, example in made] == ["bad", "good", "bad", "good"]
-    for prompt, example in made:
-        assert len(prompt.split()) == 3 and example.text.startswith(prompt)
-        assert any(text.startswith(example.text) or example.text in text for text in held_out)
-    with pytest.raises(UserError, match="held-out passages for 400 prompts: ask for fewer"):
-        task().prompts(400)
+def test_a_folder_of_texts_is_a_task_with_another_name(tmp_path: Path) -> None:
+    """Every file is a class, unless ``task.labels`` chooses some."""
+    for name in ("cats", "dogs", "cows"):
+        lines = "".join(f"these {name} are number {number}\n" for number in range(30))
+        (tmp_path / f"{name}.txt").write_text(lines, encoding="utf-8")
+    words = ["task=folder", "task.name=pets", "method=log_odds", "size=smoke", f"data.root={tmp_path}"]
+    cfg = compose(words)
+    task = build_bench(cfg).task
+    assert (cfg.name, task.name, task.targets) == ("pets-log_odds", "pets", ("cats", "cows", "dogs"))
+    assert all(f"these {e.label} are" in e.text for split in SPLITS for e in task.examples(split))
+    assert build_bench(compose([*words, "task.labels={tame:[cats,dogs],farm:[cows]}"])).task.targets == ("tame", "farm")
+    with pytest.raises(UserError, match=r"task\.name=my-pets: use letters"):
+        build_bench(compose([*words, "task.name=my-pets"]))
 
 
 @pytest.mark.parametrize(
@@ -211,14 +165,14 @@ def test_prompts_begin_held_out_passages_and_classes_alternate() -> None:
         ({"shares": dict.fromkeys(SPLITS, 0.2)}, "shares"),
         ({"labels": {"bad": [1]}}, "labels"),
         *(({key: value}, rf"Task\.{key}") for key in ("passage_words", "prompt_words") for value in (0, "x", None)),
-        *(({key: value}, rf"Task\.{key}") for key in ("per_label", "unit_words") for value in (0, "x", 2.5)),
+        *(({key: value}, rf"Task\.{key}") for key in ("per_label",) for value in (0, "x", 2.5)),
         ({"split_seed": -1}, r"Task\.split_seed"),
         ({"labels": {"bad": [1], "best": [6]}}, "task stars: no document of best: give another corpus"),
     ],
 )
 def test_what_cannot_be_is_one_line(changed: dict[str, object], line: str) -> None:
     with pytest.raises(UserError, match=line):
-        task(**changed).texts("train")
+        task(**changed).examples("train")
 
 
 def test_headings_go_and_passages_are_consecutive() -> None:
@@ -251,21 +205,6 @@ def test_telling_words_are_ordered_by_the_slow_formula_and_rare_or_short_ones_le
         assert log_odds_words(counts, label, 1, least=1) == [word]
 
 
-def test_a_folder_of_ones_own_is_a_task_with_a_name_of_its_own(tmp_path: Path) -> None:
-    """Every file is a class, unless ``task.labels`` chooses some."""
-    for name in ("cats", "dogs", "cows"):
-        lines = "".join(f"these {name} are number {number}\n" for number in range(30))
-        (tmp_path / f"{name}.txt").write_text(lines, encoding="utf-8")
-    words = ["task=folder", "task.name=pets", "method=log_odds", "size=smoke", f"data.root={tmp_path}"]
-    cfg = compose(words)
-    task = build_bench(cfg).task
-    assert (cfg.name, task.name, task.targets) == ("pets-log_odds", "pets", ("cats", "cows", "dogs"))
-    assert all(f"these {e.label} are" in e.text for split in SPLITS for e in task.examples(split))
-    assert build_bench(compose([*words, "task.labels={tame:[cats,dogs],farm:[cows]}"])).task.targets == ("tame", "farm")
-    with pytest.raises(UserError, match=r"task\.name=my-pets: use letters"):
-        build_bench(compose([*words, "task.name=my-pets"]))
-
-
 class Labelled(Reviews):
     """Documents of a folder whose files have these names."""
 
@@ -286,7 +225,7 @@ def test_any_label_of_a_folder_names_settings() -> None:
     codes = {"codes": torch.zeros(9, 2), "weight.x": torch.zeros(3, 2)}
     kind_named("neuron_codes").restore({"sources": list(made.targets), "layers": ["x"]}, codes)
     for target, label in zip(made.targets, labels, strict=True):
-        assert {document.source for document in made.documents("train") if made.label_of(document) == target} == {label}
+        assert {each.source for each in made.data.documents("train") if made.label_of(each) == target} == {label}
 
 
 @pytest.mark.parametrize(
@@ -313,12 +252,11 @@ def test_texts_without_blanks_are_cut_at_letters() -> None:
 
     class Chinese(Reviews):
         def documents(self, split: str) -> list[Document]:
-            return [Document(text[:9] * 4, "", {"stars": stars}) for stars in (1, 5) for _ in range(20)]
+            return [Document(text[:9] * 4 + str(number), "", {"stars": 1 + 4 * (number % 2)}) for number in range(80)]
 
     made = task(data=Chinese())
-    for prompt, example in made.prompts(8):
+    for prompt, example in made.prompts("report", 8):
         assert len(prompt) == 3 and example.text.startswith(prompt)
-    assert "unspaced" in made.identity() and "unspaced" not in task().identity()
     assert log_odds_words({"a": {"好": 9}, "b": {"坏": 9}}, "a", 5) == ["好"]
 
 

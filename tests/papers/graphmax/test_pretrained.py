@@ -12,11 +12,11 @@ from transformers import CTRLConfig, CTRLLMHeadModel, GPT2LMHeadModel
 
 from lit_ctg.config import compose
 from lit_ctg.errors import UserError
-from lit_ctg.field.tune import make_gpt2, make_tokenizer
 from lit_ctg.network.huggingface import HuggingFaceBackbone
 from lit_ctg.papers.graphmax.decode import GraphmaxDecoding
 from lit_ctg.run.build import build_datamodule, build_model
 from lit_ctg.run.train import train
+from tests.tiny import make_gpt2, make_tokenizer
 
 QUICK = ("size=smoke", "logger=none", "trainer.accelerator=cpu")
 TEXT = ["the food was good and the staff was nice", "The river rises in the north, and the town stands on it."] * 3

@@ -13,11 +13,11 @@ import torch
 
 from lit_ctg.config import compose
 from lit_ctg.errors import UserError
-from lit_ctg.field.tune import make_gpt2, make_tokenizer
 from lit_ctg.network.huggingface import HuggingFaceBackbone
 from lit_ctg.papers.idea_gate import IdeaGateModule
 from lit_ctg.papers.idea_gate.decode import DividingPenalty, IdeaGateDecoding
 from lit_ctg.run.build import instantiate
+from tests.tiny import make_gpt2, make_tokenizer
 
 # generation: Generation: cached equals whole prefixes, rows of a batch are their own, strengths per row, bad input
 

@@ -12,10 +12,10 @@ import torch
 from lit_ctg.config import compose
 from lit_ctg.control.base import Prefix
 from lit_ctg.errors import UserError
-from lit_ctg.field.tune import make_gpt2, make_tokenizer
 from lit_ctg.papers.nslm.decode import NSLMDecoding, TextGenerator
 from lit_ctg.papers.nslm.model import Stream
 from lit_ctg.run.build import build_datamodule, build_model
+from tests.tiny import make_gpt2, make_tokenizer
 
 
 def byte_level_model(folder: Path, text: str) -> None:

@@ -19,7 +19,6 @@ from lit_ctg.control.base import NO_TOKEN, Prefix
 from lit_ctg.data.byte_pair import END, TrainedBPETokenizer
 from lit_ctg.data.huggingface_tokenizer import HuggingFaceTokenizer
 from lit_ctg.errors import UserError
-from lit_ctg.field.tune import make_tokenizer as make_bytes
 from lit_ctg.papers.semantic_fusion.bank import Feature, FeatureBank, Graded, Mark, Recent, WordClass
 from lit_ctg.papers.semantic_fusion.clause import ClauseVocabulary
 from lit_ctg.papers.semantic_fusion.control import ClauseChannel, FeatureChannel, Grammar, LexiconSteering, of_run
@@ -27,6 +26,7 @@ from lit_ctg.papers.semantic_fusion.lexicon import Lexicon, Speller
 from lit_ctg.papers.semantic_fusion.model import GatedFusion
 from lit_ctg.papers.semantic_fusion.portable import clause_tokenizer, portable
 from lit_ctg.run.build import instantiate
+from tests.tiny import make_tokenizer as make_bytes
 
 ASKED: list[dict[str, float]] = [{}, {"pos_high": 1.0}, {"is_question": 1.0, "str_low": 0.5}, {"neg_low": 0.3}]
 
