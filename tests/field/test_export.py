@@ -13,7 +13,7 @@ from lit_ctg.field.bench import Arm, Bench
 from lit_ctg.field.methods import METHODS
 
 
-@pytest.mark.parametrize("method", ["lexicon", "dexperts"])
+@pytest.mark.parametrize("method", ["lexicon", pytest.param("dexperts", marks=pytest.mark.long)])
 def test_a_bundle_steers_as_in_the_field(
     bench: Bench, field_words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], method: str
 ) -> None:
@@ -35,6 +35,7 @@ def test_a_bundle_steers_as_in_the_field(
     assert bench.write(again, 3.0, "choice")[0] == bench.write(first, 3.0, "choice")[0]
 
 
+@pytest.mark.long
 def test_the_record_goes_along_where_there_is_one(field_words: list[str], tmp_path: Path) -> None:
     words = [*field_words, "method=log_odds", "seed=3"]
     for run in (False, True):

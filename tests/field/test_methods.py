@@ -19,10 +19,10 @@ def test_a_control_steers_to_both_classes_and_not_at_strength_0(name: str, bench
     arms = method_named(name).arms(bench)
     assert list(arms) == list(bench.task.targets)
     contexts = ["We had the", "It was"]
-    bare_NV = bench.next_token(Arm(prompt=arms["positive"].prompt), 1.0, contexts)
     steered = {label: bench.next_token(arm, 3.0, contexts) for label, arm in arms.items()}
     assert not torch.equal(steered["positive"], steered["negative"])
     for label, arm in arms.items():
+        bare_NV = bench.next_token(Arm(prompt=arm.prompt), 1.0, contexts)
         assert not torch.allclose(steered[label], bare_NV, atol=1e-4)
         torch.testing.assert_close(bench.next_token(arm, 0.0, contexts), bare_NV)
 

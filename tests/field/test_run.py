@@ -89,7 +89,6 @@ def test_methods_of_a_sweep_share_the_bench_and_a_failure_stops_no_other(
         (["task=x"], "task"), (["method=x"], "method"), (["decode.prompts=0"], r"decode\.prompts"),
         (["train.rank=x"], r"train\.rank"), (["decode.top_p=2"], r"decode\.top_p"), (["seed=-1"], "seed"),
         (["name=other"], "name"), (["dtype=int3"], "dtype"), (["x=1"], "x"), (["shares.train=2"], r"shares\.train"),
-        (["task=news"], r"data\.root"),
     ],
 )  # fmt: skip
 def test_words_that_do_not_fit_are_one_line(words: list[str], message: str) -> None:
