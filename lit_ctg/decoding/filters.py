@@ -103,6 +103,20 @@ def sample(scores_BV: Tensor, uniform_B: Tensor) -> Tensor:
     Returns:
         ids ``[B]``; never one of probability 0.
     """
+    possible_BV = scores_BV > MINUS_INFINITY
+    size = int(possible_BV.sum(-1).max()) if len(scores_BV) else 0
+    if 0 < 4 * size < scores_BV.shape[-1]:  # after top-k or a nucleus most tokens need no look
+        row_X, id_X = possible_BV.nonzero(as_tuple=True)
+        rows_B = torch.arange(len(scores_BV), device=row_X.device)
+        place_X = torch.arange(len(row_X), device=row_X.device) - torch.searchsorted(row_X, rows_B)[row_X]
+        scores_BC = scores_BV.new_full((len(scores_BV), size), MINUS_INFINITY)
+        ids_BC = id_X.new_zeros(len(scores_BV), size)
+        scores_BC[row_X, place_X], ids_BC[row_X, place_X] = scores_BV[row_X, id_X], id_X
+        return ids_BC.gather(-1, _drawn(scores_BC, uniform_B).unsqueeze(-1)).squeeze(-1)
+    return _drawn(scores_BV, uniform_B)
+
+
+def _drawn(scores_BV: Tensor, uniform_B: Tensor) -> Tensor:
     mass_BV = scores_BV.softmax(dim=-1, dtype=torch.promote_types(scores_BV.dtype, torch.float32))
     through_BV = mass_BV.cumsum(dim=-1)
     target_B1 = uniform_B.to(through_BV).unsqueeze(-1) * through_BV[:, -1:]

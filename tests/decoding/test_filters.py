@@ -175,6 +175,16 @@ def test_sampling_inverts_the_cumulative_distribution():
     assert sample(even, torch.tensor([0.0, 0.25, 0.5, 0.75], dtype=torch.float64)).tolist() == [0, 1, 2, 3]
 
 
+def test_a_draw_among_few_tokens_is_that_among_all():
+    torch.manual_seed(0)
+    scores_BV, uniform_B = torch.full((50, 400), -torch.inf), torch.rand(50, dtype=torch.float64)
+    for row in range(50):
+        scores_BV[row, torch.randperm(400)[: 1 + row]] = 3 * torch.randn(1 + row)
+    mass_BV = scores_BV.softmax(-1).double().cumsum(-1)
+    slow_B = (mass_BV <= uniform_B.unsqueeze(1) * mass_BV[:, -1:]).sum(-1)
+    assert sample(scores_BV, uniform_B).tolist() == slow_B.tolist()
+
+
 def test_sampled_frequencies_are_the_distribution():
     mass = [0.1, 0.2, 0.3, 0.4]
     drawn = sample(log_of(*mass).expand(20_000, -1), row_noise(0, [5], 20_000)[0])
