@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from lit_ctg.control import Control, Steered
 from lit_ctg.control.base import added_ids
+from lit_ctg.control.bundle import load
 from lit_ctg.core.chat import chat_ids, text_ids
 from lit_ctg.data.huggingface_tokenizer import load as load_tokenizer
 from lit_ctg.data.sample_text import sample_documents
@@ -41,7 +42,7 @@ from lit_ctg.statistics import wilson_interval
 
 _logger = logging.getLogger(__name__)
 
-PART, WEIGHTS = "part.json", "weights.pt"
+PART, WEIGHTS, BUNDLE = "part.json", "weights.pt", "control"
 REMEDY = "set output_root=..."
 # settings of a model's own that stay: where a text ends, and whether it keeps keys and values
 KEPT = ("bos_token_id", "eos_token_id", "pad_token_id", "use_cache")
@@ -49,8 +50,8 @@ KEPT = ("bos_token_id", "eos_token_id", "pad_token_id", "use_cache")
 WORDS = 50
 # words of a text on which a judge is tried: as long as ours, and half as long
 LENGTHS = (60, 30)
-# a budget is met within this share; a strength is at most 2 ** DOUBLINGS
-CLOSE, DOUBLINGS = 0.1, 12
+# a budget is met within this share, or nearly so after so many looks; and the largest strength that is tried
+CLOSE, LOOKS, LARGEST = 0.1, 8, 4096.0
 
 
 @dataclass
@@ -241,13 +242,26 @@ class Bench:
             torch.save({each: value.detach() for each, value in trained.items()}, folder / WEIGHTS)
             return result
 
-        shared = {"weights": self.weights, "texts": self.task.checksum, "train": self.train_options, "seed": self.seed}
-        folder = self.parts.get(name, {**shared, **key}, make)
-        self.training_seconds += facts(folder)["seconds"]
+        folder = self._part(name, key, make)
         kept = check_kept(read_kept(folder / WEIGHTS, folder), trained, folder / WEIGHTS, folder)
         with torch.no_grad():
             for each, value in trained.items():
                 value.copy_(kept[each])
+
+    def kept(self, name: str, key: Mapping[str, Any], make: Callable[[], Control]) -> Control:
+        """Return a control that is made once and kept as a bundle; the time is counted."""
+
+        def fill(folder: Path, checkpoint: Path) -> dict[str, Any]:
+            make().save_pretrained(folder / BUNDLE)
+            return {}
+
+        return load(self._part(name, key, fill) / BUNDLE)
+
+    def _part(self, name: str, key: Mapping[str, Any], make: Callable[[Path, Path], Mapping[str, Any]]) -> Path:
+        shared = {"weights": self.weights, "texts": self.task.checksum, "train": self.train_options, "seed": self.seed}
+        folder = self.parts.get(name, {**shared, **key}, make)
+        self.training_seconds += facts(folder)["seconds"]
+        return folder
 
     def train(
         self,
@@ -457,35 +471,34 @@ class Bench:
             rows.append(made.scores[0].float().log_softmax(-1))
         return torch.cat(rows)
 
-    def strength_at(self, arm: Arm, nats: float) -> float:
-        """Return the strength at which the arm's controls move the next token's distribution by ``nats`` on average.
+    def strengths(self, arm: Arm, budgets: Sequence[float]) -> list[float]:
+        """Return the strengths at which an arm's controls move the next token's distribution by budgets of nats.
 
-        The divergence is KL(steered, not steered) after human texts of the split ``choice`` that are cut anywhere.
-        Where no strength reaches it, the largest one tried is returned.
+        The divergence is the mean KL(steered, not steered) after human texts of the split ``choice``, cut anywhere. For
+        a budget that no strength reaches, the largest one tried is returned.
+
+        Args:
+            budgets: ascending.
         """
         examples = snippets(self.task.examples("choice"), self.task.prompt_words, self._lengths[1] // 2, 1, 1)
         order = np.random.default_rng(0).permutation(len(examples))[: int(self.decode["contexts"])]
         contexts = [examples[place].text for place in order]
         bare_NV = self.next_token(Arm(prompt=arm.prompt), 1.0, contexts)
-
-        def moved(strength: float) -> float:
-            steered_NV = self.next_token(arm, strength, contexts)
-            share_NV = steered_NV.exp()
-            apart_NV = torch.where(share_NV > 0, share_NV * (steered_NV - bare_NV), 0.0)
-            return float(apart_NV.sum(1).mean())
-
-        low, high = 0.0, 1.0
-        while moved(high) < nats:
-            if high >= 2.0**DOUBLINGS:
-                return high
-            low, high = high, 2 * high
-        while low == 0 and high > 2.0**-DOUBLINGS and moved(high / 2) >= nats:
-            high /= 2
-        low = max(low, high / 2)
-        while high / low > 1 + CLOSE:
-            middle = math.sqrt(low * high)
-            low, high = (middle, high) if moved(middle) < nats else (low, middle)
-        return float(f"{math.sqrt(low * high):.3g}")
+        value, found = 1.0, list[float]()
+        for nats in budgets:
+            low, high = 0.0, math.inf
+            for _ in range(LOOKS):
+                steered_NV = self.next_token(arm, value, contexts)
+                apart_NV = steered_NV.exp() * (steered_NV - bare_NV).nan_to_num(0.0, neginf=0.0)
+                moved = float(apart_NV.sum(1).mean())
+                if abs(moved / nats - 1) < CLOSE or (moved < nats and value >= LARGEST):
+                    break
+                low, high = (value, high) if moved < nats else (low, value)
+                # a small step moves the distribution by its square
+                step = value * min(8.0, max(0.125, math.sqrt(nats / max(moved, 1e-9))))
+                value = min(step if low < step < high else math.sqrt(max(low, high / 64) * high), LARGEST)
+            found.append(float(f"{value:.4g}"))
+        return found
 
     def side_effects(self, arm: Arm, strength: float, reference: Arm) -> dict[str, float]:
         """Return what an arm does to text that has nothing to do with the task, beside its reference without it.

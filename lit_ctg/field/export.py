@@ -51,7 +51,7 @@ def export(cfg: DictConfig, out: str, console: Console) -> list[Path]:
         arms = method.arms(bench)
         if not all(arm.controls for arm in arms.values()):
             raise UserError(f"{cfg.name} steers without a control: take a method that steers while decoding")
-        strengths = {label: bench.strength_at(arm, 1.0) for label, arm in arms.items()}
+        strengths = {label: bench.strengths(arm, [1.0])[0] for label, arm in arms.items()}
     record, tokens = _record(cfg, bench), fingerprint(bench.tokenizer)
     folders: dict[int, Path] = {}
     for folder, control in _places(arms, Path(out).expanduser()):

@@ -24,6 +24,7 @@ from lit_ctg.control.gradient import Gradient
 from lit_ctg.control.lora import LoRA
 from lit_ctg.control.memory import MIXTURES, Memory, buckets
 from lit_ctg.control.token_bias import TokenBias, log_odds
+from lit_ctg.control.vectors import of_texts
 from lit_ctg.data.huggingface_tokenizer import HuggingFaceTokenizer
 from lit_ctg.decoding.ngram import NgramModel
 from lit_ctg.errors import UserError, check_known
@@ -195,36 +196,29 @@ def prefix_loss(classifier: FutureClassifier, ids_BT: Tensor, label_B: Tensor) -
     return (cost_BT * real_BT).sum() / real_BT.sum()
 
 
-@torch.no_grad()
-def states(bench: Bench, label: str) -> Tensor:
-    """Return the last states [X, D] at all tokens of training passages of a class, ``train.texts`` at most."""
-    found = []
-    for row in bench.class_ids(label)[: int(bench.train_options["texts"])]:
-        out = bench.model.base_model(input_ids=torch.tensor([row]), use_cache=False)
-        found.append(out.last_hidden_state[0].float())
-    return torch.cat(found)
+def _vector(bench: Bench) -> Control:
+    texts = {label: bench.class_ids(label)[: int(bench.train_options["texts"])] for label in bench.task.targets}
+    return bench.kept("vector", {}, lambda: of_texts(bench.model, bench.tokenizer, texts))
 
 
 def _gradient(bench: Bench) -> Control:
+    """Fit a probe on the last states of training passages."""
     from sklearn.linear_model import LogisticRegression
 
-    targets = bench.task.targets
-    size = int(bench.model.get_input_embeddings().weight.shape[1])
-    learned = {"weight": torch.zeros(len(targets), size), "bias": torch.zeros(len(targets))}
+    targets, count = bench.task.targets, int(bench.train_options["texts"])
 
-    def train(checkpoint: Path) -> dict[str, float]:
-        parts = [states(bench, label) for label in targets]
-        every_XD = torch.cat(parts).numpy()
-        label_X = np.repeat(np.arange(len(targets)), [len(part) for part in parts])
-        model = LogisticRegression(max_iter=200, C=0.01).fit(every_XD, label_X)
-        weight_CD, bias_C = torch.from_numpy(model.coef_), torch.from_numpy(model.intercept_)
-        two = len(targets) == 2  # the library keeps one row of two
-        learned["weight"].copy_(torch.cat([-weight_CD, weight_CD]) / 2 if two else weight_CD)
-        learned["bias"].copy_(torch.cat([-bias_C, bias_C]) / 2 if two else bias_C)
-        return {"accuracy_on_training_states": float(model.score(every_XD, label_X))}
+    @torch.no_grad()
+    def fitted() -> Control:
+        rows = [(row, label) for label in targets for row in bench.class_ids(label)[:count]]
+        states = [bench.model.base_model(input_ids=torch.tensor([row])).last_hidden_state[0].float() for row, _ in rows]
+        labels = [label for (_, label), state_TD in zip(rows, states, strict=True) for _ in state_TD]
+        probe = LogisticRegression(max_iter=200, C=0.01).fit(torch.cat(states).numpy(), labels)
+        weight_CD, bias_C = torch.from_numpy(probe.coef_), torch.from_numpy(probe.intercept_)
+        if len(targets) == 2:  # the library keeps one row of two
+            weight_CD, bias_C = (torch.cat([-each, each]) / 2 for each in (weight_CD, bias_C))
+        return Gradient(weight_CD, bias_C, [str(label) for label in probe.classes_])
 
-    bench.learn("gradient", {"targets": list(targets)}, learned, train)
-    return Gradient(learned["weight"], learned["bias"], targets)
+    return bench.kept("gradient", {}, fitted)
 
 
 def _codes(bench: Bench, injection: str) -> Control:
@@ -300,6 +294,7 @@ METHODS: dict[str, Method] = {
     "graphmax": Method("Graphmax", COUNTS, _class(_graphmax)),
     "idea_gate": Method("Idea gate", COUNTS, _idea_gates),
     "fudge": Method("FUDGE", TEXTS, _one(_fudge)),
+    "vector": Method("Activation vector", "100 texts of each class", _one(_vector)),
     "gradient": Method("Gradient of a probe", TEXTS, _one(_gradient)),
     "lora": Method("LoRA", TEXTS, _class(lambda bench, label: LoRA(bench.adapters[label]))),
     "dexperts": Method("DExperts", TEXTS, _one(lambda bench: Experts(bench.experts()))),

@@ -131,7 +131,7 @@ def measure(bench: Bench, method: Method, folder: Path) -> dict[str, dict[str, A
     cells, targets = Cells(folder / CELLS, bench.identity), bench.task.targets
     arms, reference = method.arms(bench), METHODS[method.reference].arms(bench)
     values = cells.get("strengths", lambda: {
-        label: list(method.tries or (bench.strength_at(arms[label], nats) for nats in BUDGETS)) for label in targets
+        label: list(method.tries or bench.strengths(arms[label], BUDGETS)) for label in targets
     })  # fmt: skip
 
     def texts(part: str, number: int, label: str) -> list[Row]:

@@ -34,15 +34,14 @@ def test_a_part_is_made_once_and_of_its_key(tmp_path: Path) -> None:
 
 def test_a_strength_moves_the_next_token_by_its_budget(bench: Bench) -> None:
     arm = METHODS["log_odds"].arms(bench)["positive"]
-    for nats in (0.25, 1.0):
-        strength = bench.strength_at(arm, nats)
+    for nats, strength in zip((0.25, 1.0), bench.strengths(arm, (0.25, 1.0)), strict=True):
         examples = [example.text for example in bench.task.examples("choice")]
         steered_NV, bare_NV = (bench.next_token(each, strength, examples[:40]) for each in (arm, Arm()))
         # on other contexts
         assert float((steered_NV.exp() * (steered_NV - bare_NV)).sum(1).mean()) == pytest.approx(nats, rel=0.5)
     # what moves nothing is not searched for ever
     idle = TokenBias(dict.fromkeys(bench.task.targets, torch.zeros(bench.head_size)))
-    assert bench.strength_at(Arm([idle], lambda strength: {"token_bias.strength": strength}), 1.0) == 2.0**12
+    assert bench.strengths(Arm([idle], lambda strength: {"token_bias.strength": strength}), [1.0, 4.0]) == [4096.0] * 2
 
 
 def test_an_arm_without_an_effect_has_no_side_effects(bench: Bench) -> None:

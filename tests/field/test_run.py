@@ -39,7 +39,7 @@ def test_a_run_that_was_stopped_keeps_its_cells(
     with pytest.raises(KeyboardInterrupt):
         runs.run(cfg, shared)
     assert cells == [f"choice-{number}-{label}" for number in (0, 1, 2) for label in ("negative", "positive")][:5]
-    monkeypatch.setattr(bench, "strength_at", lambda *given: pytest.fail("the strengths were kept"))
+    monkeypatch.setattr(bench, "strengths", lambda *given: pytest.fail("the strengths were kept"))
     outcome = runs.run(cfg, shared)
     assert outcome.status == "DONE" and cells[5:7] == ["choice-2-negative", "choice-2-positive"] and len(cells) == 9
     record = record_at(outcome.folder)
