@@ -48,8 +48,8 @@ REMEDY = "set output_root=..."
 KEPT = ("bos_token_id", "eos_token_id", "pad_token_id", "use_cache")
 # words per class, for methods that steer by words
 WORDS = 50
-# words of a text on which a judge is tried: as long as ours, and half as long
-LENGTHS = (60, 30)
+# words of a text on which a judge is tried: as long as ours, and half as long; and how many texts at most
+LENGTHS, PROVEN = (60, 30), 400
 # a budget is met within this share, or nearly so after so many looks; and the largest strength that is tried
 CLOSE, LOOKS, LARGEST = 0.1, 8, 4096.0
 
@@ -373,7 +373,7 @@ class Bench:
             found: dict[str, dict[int, Any]] = {}
             for judge in self.judges:
                 for words in LENGTHS:
-                    pieces = snippets(self.task.examples("report"), words, words, 1, 0)
+                    pieces = snippets(balanced(self.task.examples("report"), 0)[:PROVEN], words, words, 1, 0)
                     proof = prove(judge, pieces)
                     found.setdefault(judge.name, {})[words] = [proof.recall, proof.right, proof.of]
             return {"proofs": found}
