@@ -539,6 +539,33 @@ class ControlBuild(_OnModel):
         build(self.name, self.model, self.data, self.out, self.seed, corpus=self.corpus, loading=self.loading)
 
 
+class ControlMake(_OnModel):
+    """a control of your own labelled texts: a few are tried, the best is kept, measured on held-out texts and shown"""
+
+    words = "control make"
+    examples = (
+        "control make data=texts.csv out=mine",
+        "control make data=<folder with a file or subfolder for each label> out=mine methods=[log_odds,lora]",
+    )
+    data: Annotated[str, MinLen(1)] = option(
+        "a file of rows (.csv .tsv .jsonl .parquet) with a text and its label, or a folder with a file for each label"
+    )
+    out: Annotated[str, MinLen(1)] = option("the folder of the bundle")
+    model: str = option("a causal language model: a name of lit-ctg model list, a folder, or a hub name", "smollm2")
+    text: str | None = option("the column of the text", None)
+    label: Names = option("columns of labels, an attribute and a control each", ())
+    methods: Names = option("what is tried: log_odds, fudge, vector, lora, ...; default: the first three", ())
+    seed: Seed = option("of everything drawn", 0)
+
+    def execute(self) -> None:
+        from lit_ctg.field.own import make
+
+        make(
+            self.data, self.model, self.out, text=self.text, label=self.label, methods=self.methods, seed=self.seed,
+            loading=self.loading,
+        )  # fmt: skip
+
+
 class ControlVector(_OnModel):
     """a control that moves hidden states along the direction of a class, from texts; or to and from a GGUF file"""
 
@@ -879,7 +906,7 @@ COMMANDS: dict[str, type[Command]] = {
     command.words: command
     for command in (
         Train, Evaluate, Generate, Export, Play, Serve, ModelList, ModelGet, ModelInfo,
-        ControlList, ControlBuild, ControlVector, Table, Report, Figure, Verify,
+        ControlList, ControlBuild, ControlMake, ControlVector, Table, Report, Figure, Verify,
         Collect, Reproduce, LabStart, LabStop, LabStatus, LabCollect, DataPrepare, DataInfo, DataSample, DataCounts,
         ExportModel, MemoryBuild, MemoryFit,
         FieldRun, FieldReport, FieldExport, New, List, Completion,

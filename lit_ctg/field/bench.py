@@ -334,12 +334,12 @@ class Bench:
     @cached_property
     def classifier(self) -> BagJudge:
         """A classifier of the training texts, which shares none with the judges."""
-        return BagJudge(balanced(snippets(self.task.examples("train"), *self._lengths, 2, 0), 0), 0)
+        return BagJudge(balanced(snippets(self.task.examples("train"), *self.lengths, 2, 0), 0), 0)
 
     # judging ---------------------------------------------------------------------------------------------------------
 
     @property
-    def _lengths(self) -> tuple[int, int]:
+    def lengths(self) -> tuple[int, int]:
         longest = int(self.decode["words"])
         return max(4, longest // 2), longest
 
@@ -347,7 +347,7 @@ class Bench:
     def judges(self) -> list[Judge]:
         """Both judges."""
         options = self.judge_options
-        known = balanced(snippets(self.task.examples("judge"), *self._lengths, 2, 0), 0)
+        known = balanced(snippets(self.task.examples("judge"), *self.lengths, 2, 0), 0)
 
         torch.manual_seed(0)
         encoder = EncoderJudge(str(options["encoder"]), self.task.targets)
@@ -480,7 +480,7 @@ class Bench:
         Args:
             budgets: ascending.
         """
-        examples = snippets(self.task.examples("choice"), self.task.prompt_words, self._lengths[1] // 2, 1, 1)
+        examples = snippets(self.task.examples("choice"), self.task.prompt_words, self.lengths[1] // 2, 1, 1)
         order = np.random.default_rng(0).permutation(len(examples))[: int(self.decode["contexts"])]
         contexts = [examples[place].text for place in order]
         bare_NV = self.next_token(Arm(prompt=arm.prompt), 1.0, contexts)

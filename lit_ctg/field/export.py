@@ -54,7 +54,7 @@ def export(cfg: DictConfig, out: str, console: Console) -> list[Path]:
         strengths = {label: bench.strengths(arm, [1.0])[0] for label, arm in arms.items()}
     record, tokens = _record(cfg, bench), fingerprint(bench.tokenizer)
     folders: dict[int, Path] = {}
-    for folder, control in _places(arms, Path(out).expanduser()):
+    for folder, control in places(arms, Path(out).expanduser()):
         write_bundle(control, folder, Origin(record, tokens if control.of_ids else None, versions()), console)
         folders[id(control)] = folder
     for target, arm in arms.items():
@@ -67,7 +67,7 @@ def export(cfg: DictConfig, out: str, console: Console) -> list[Path]:
     return list(folders.values())
 
 
-def _places(arms: Mapping[str, Arm], out: Path) -> list[tuple[Path, Control]]:
+def places(arms: Mapping[str, Arm], out: Path) -> list[tuple[Path, Control]]:
     """Return every control once, with its folder."""
     places: dict[int, tuple[Path, Control]] = {}
     for target, arm in arms.items():
