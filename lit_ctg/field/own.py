@@ -34,8 +34,10 @@ TRIED = ("log_odds", "fudge", "vector")
 # nats by which each moves the next token's distribution
 BUDGETS = (0.7, 1.5)
 SHARES = {"train": 0.45, "judge": 0.35, "choice": 0.08, "report": 0.12}
-DECODE: dict[str, Any] = {"choice": 8, "prompts": 24, "samples": 1, "words": 40, "new_tokens": 48, "top_k": 200, "top_p": 0.9,
-          "batch": 48, "contexts": 16}  # fmt: skip
+DECODE: dict[str, Any] = {
+    "choice": 8, "prompts": 24, "samples": 1, "words": 40, "new_tokens": 48, "top_k": 200, "top_p": 0.9, "batch": 48,
+    "contexts": 16,
+}  # fmt: skip
 TRAIN = {"steps": 30, "batch": 4, "length": 64, "learning_rate": 5e-4, "rank": 8, "texts": 200}
 # texts that are shown of each label
 SHOWN = 2
