@@ -22,7 +22,7 @@ def need_vllm() -> None:
 def arguments(
     model: str, controls: Sequence[str], host: str, port: int, dtype: str, engine: Mapping[str, Any]
 ) -> list[str]:
-    """Return the words of ``vllm serve``.
+    """Return the words of vLLM's server.
 
     Args:
         engine: more of its options, ``{"tensor_parallel_size": 2}``.
@@ -33,11 +33,11 @@ def arguments(
     kinds = {control.kind for control in load_served(tuple(controls))}
     if "speculative_config" in engine and controls:
         raise UserError("engine.speculative_config: controls cannot follow speculative decoding: leave it out")
-    options = {"served_model_name": model, "host": host, "port": port, "dtype": dtype}
+    options = {"model": resolve(model, "model"), "served_model_name": model, "host": host, "port": port, "dtype": dtype}
     # log P of a token are those it was drawn with; layers that controls read or change run as they are
     options |= {"logprobs_mode": "processed_logprobs"}
     options |= {"enforce_eager": True} if kinds & (IN_LAYERS | READS_STATES) else {}
-    words = [resolve(model, "model")]
+    words = []
     for name, value in (options | dict(engine)).items():
         flag = name.replace("_", "-")
         words += [f"--{flag}", str(value)] if not isinstance(value, bool) else [f"--{'no-' * (not value)}{flag}"]
@@ -50,5 +50,6 @@ def serve(model: str, controls: list[str], host: str, port: int, dtype: str, eng
     need_vllm()
     sys.stdout.flush()
     environment = {**os.environ, VARIABLE: ",".join(controls)}
-    command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", *words]
+    # not `vllm serve`, which asks for the version of a package called vllm: a build for CPUs has another name
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *words]
     os.execve(sys.executable, command, environment)

@@ -124,7 +124,7 @@ def test_serve_listens_on_this_machine_alone(folder: Path) -> None:
     command = Serve.parse([f"model={model}", f"controls=[{bundle}]", "engine.max_model_len=64"])
     words = arguments(command.model, command.controls, command.host, command.port, command.dtype, command.engine)
     pairs = dict(itertools.pairwise(words))
-    assert words[0] == model and (pairs["--host"], pairs["--max-model-len"]) == ("127.0.0.1", "64")
+    assert (pairs["--model"], pairs["--host"], pairs["--max-model-len"]) == (model, "127.0.0.1", "64")
     assert "--enforce-eager" not in words
     assert "--enforce-eager" in arguments(model, ["on_topic"], "127.0.0.1", 1, "auto", {})
     assert "--no-enable-prefix-caching" in arguments(model, [], "::1", 1, "auto", {"enable_prefix_caching": False})
