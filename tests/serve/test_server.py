@@ -139,3 +139,20 @@ def test_of_two_servers_behind_the_router_a_killed_one_costs_its_own_requests(po
         ended(process, signal.SIGKILL)
         if second.poll() is None:
             ended(second, signal.SIGKILL)
+
+
+def test_a_file_of_prompts_is_continued_by_an_engine_as_by_transformers(tmp_path: Path) -> None:
+    lines = [
+        {"prompt": "The food was", "settings": {"polarity.to_polarity": 1, "polarity.strength": 6}},
+        {"prompt": "Alice was", "settings": {"alice.strength": 2}},
+        {"prompt": "Once upon a time", "settings": {}},
+    ]
+    (tmp_path / "prompts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    script, texts = str(Path(sys.executable).with_name("lit-ctg")), []
+    for engine in ("vllm", "transformers"):
+        out = tmp_path / f"{engine}.jsonl"
+        words = ["model=smollm2", "controls=[polarity,alice]", f"prompts={tmp_path / 'prompts.jsonl'}", f"out={out}"]
+        words += [f"engine={engine}", "dtype=float32", "device=cpu", "do_sample=false", "max_new_tokens=8"]
+        subprocess.run([script, "generate", *words], env=ENVIRONMENT, check=True, timeout=900)
+        texts.append([json.loads(line)["text"] for line in out.read_text(encoding="utf-8").splitlines()])
+    assert texts[0] == texts[1] and len(texts[0]) == 3
