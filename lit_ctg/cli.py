@@ -350,7 +350,9 @@ class Steer(_OnModel):
     batch_size: Count = option("texts at a time; in float32 the texts do not depend on it", 8)
     max_new_tokens: Count = option("the longest continuation, in tokens", 40)
     do_sample: bool | None = option("true (draw, default) or false (the likeliest token)", None)
-    control: dict[str, Any] = option("control.<name>.<setting>=<value>; [0,0.5,1] gives each text its own", {})
+    control: dict[str, Any] = option(
+        "control.<name>.<setting>=<value>; [0,0.5,1] gives each text its own; kl:1.0: the strength of 1 nat a token", {}
+    )
     generate: dict[str, Any] = option("generate.<option>=<value>: an option of Hugging Face's generate", {})
     engine: Literal["transformers", "vllm"] = option("vllm: faster for many texts, see docs/serve.md", "transformers")
 

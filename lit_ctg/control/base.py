@@ -135,14 +135,14 @@ class Prefix:
 
     Attributes:
         hidden: number of first columns that are not text either (the positions of a soft prompt).
-        reply: of a chat, the column of the newest token of the prompts and the id that begins a text: controls see the
-            reply as a text, and none of what is before it. None where the prompt is part of the text.
+        reply: of a chat, the column of each prompt's last token before the reply (-1: none), and the id that begins a
+            text: controls see the reply as a text, and none of what is before it. None where all is part of the text.
         ids_NT: the prefixes, ``NO_TOKEN`` at padding; None before the first step.
     """
 
     def __init__(self) -> None:
         self.hidden = 0
-        self.reply: tuple[int, int] | None = None
+        self.reply: tuple[Tensor, int] | None = None
         self._whole_NT: Tensor | None = None
         self.ids_NT: Tensor | None = None
         self._given_NT: Tensor | None = None
@@ -187,9 +187,10 @@ class Prefix:
             ids_NT = torch.nn.functional.pad(ids_NT[:, self.hidden :], (self.hidden, 0), value=NO_TOKEN)
         self._whole_NT = ids_NT
         if self.reply is not None:
-            column, start = self.reply
-            ids_NT = torch.cat([torch.full_like(ids_NT[:, : column + 1], NO_TOKEN), ids_NT[:, column + 1 :]], dim=1)
-            ids_NT[:, column] = start
+            column_B, start = self.reply
+            column_N1 = row_values(column_B, len(ids_NT)).unsqueeze(1).to(ids_NT.device)
+            place_T = torch.arange(ids_NT.shape[1], device=ids_NT.device)
+            ids_NT = ids_NT.masked_fill(place_T < column_N1, NO_TOKEN).masked_fill(place_T == column_N1, start)
         self.ids_NT, self._given_NT, self._fresh = ids_NT, input_ids_NT, True
 
     def of(self, input_ids_NT: Tensor, *, whole: bool = False) -> Tensor:
@@ -455,6 +456,18 @@ class Control(Carried, Checked, abc.ABC):
         place. ``prefix.newest(ids)`` gives the whole prefixes of an embedding call.
         """
         return ()
+
+    def before(self, values: Values, tokenizer: Any) -> Sequence[Sequence[int]]:
+        """Return for each prompt the ids before it that are no text to the controls (an instruction); () for none."""
+        return ()
+
+    def draws(self, values: Values) -> Tensor:
+        """Return [B], how many texts of each prompt are drawn; the one with the best of ``scores`` is kept."""
+        return torch.ones(len(values[self.strength]), dtype=torch.long)
+
+    def scores(self, model: Any, tokenizer: Any, ids_NT: Tensor, values: Values) -> Tensor:
+        """Return a number [N] for each text, ``NO_TOKEN`` where there is none; those of a prompt are adjacent."""
+        raise NotImplementedError
 
     def columns(self, settings: Mapping[str, Any], rows: int) -> int:
         """Return how many extra columns the control needs before the prompts (a soft prompt); usually none."""

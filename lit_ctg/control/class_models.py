@@ -30,6 +30,7 @@ from lit_ctg.decoding.filters import nucleus
 from lit_ctg.decoding.rule import ScoreRule
 from lit_ctg.errors import UserError
 from lit_ctg.limits import Nucleus
+from lit_ctg.network.layers import heard
 
 if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
@@ -80,6 +81,25 @@ class Reader:
             start = end if self._caches or end == length else 0  # without a cache the next piece needs the whole text
         self._seen_NT = ids_NT.clone()
         return self._log_p_NV, self._total_N
+
+    @torch.no_grad()
+    def states_after(self, ids_NT: Tensor, next_NK: Tensor, block: int | None) -> Tensor:
+        """Return the states [N, K, D] after each of K next tokens of every prefix; see ``heard``."""
+        self(ids_NT)
+        cache, many = None, next_NK.shape[1]
+        whole_XT = torch.cat([ids_NT.repeat_interleave(many, dim=0), next_NK.reshape(-1, 1)], dim=1)
+        if self._cache is not None:
+            cache = copy.deepcopy(self._cache)
+            cache.batch_repeat_interleave(many)
+        real_XT = whole_XT != NO_TOKEN
+        place_XT, given_XT = (real_XT.long().cumsum(1) - 1).clamp(min=0), whole_XT.where(real_XT, 0)
+        start = 0 if cache is None else -1
+        with heard(self.model, block) as found:
+            self.model(
+                input_ids=given_XT[:, start:], attention_mask=real_XT.long(), position_ids=place_XT[:, start:],
+                use_cache=cache is not None, **({} if cache is None else {"past_key_values": cache}),
+            )  # fmt: skip
+        return found[0][:, -1].view(len(ids_NT), many, -1)
 
     def _read(self, ids_NT: Tensor, start: int, end: int) -> None:
         """Read the columns from ``start`` to ``end``, those before them from the cache."""

@@ -22,7 +22,8 @@ PRESENT = {"torch", "numpy", "transformers", "safetensors"}  # with any Hugging 
 PACKAGES = {"scipy": "scipy", "sklearn": "scikit-learn", "pyarrow": "pyarrow", "yaml": "pyyaml", "entmax": "entmax"}
 _GENERATE = "lit_ctg.control.custom_generate"
 # for an installed lit_ctg: bundles of the hub, tokenizers by name
-_INSTALLED = ("save_pretrained", "from_pretrained", "push_to_hub", "HuggingFaceTokenizer.__init__")
+_INSTALLED = ("save_pretrained", "from_pretrained", "push_to_hub", "HuggingFaceTokenizer.__init__",
+              "divergence", "strength_for", "_halves", "_next", "_moved")  # fmt: skip
 _ENTRY = """
 
 def generate(model, **arguments):

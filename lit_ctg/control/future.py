@@ -15,9 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from lit_ctg.control.base import NO_TOKEN, Prefix, Stage, Values, like_inputs, loaded, row_values
+from lit_ctg.control.class_models import Reader
+from lit_ctg.control.guidance import without_hooks
 from lit_ctg.control.token_bias import ClassControl, check_classes, check_count, class_shares
 from lit_ctg.decoding.rule import ScoreRule
 from lit_ctg.limits import Count
+from lit_ctg.network.layers import heard
 
 if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
@@ -42,6 +45,9 @@ class FutureClassifier(nn.Module):
         real_N = ids_N != NO_TOKEN
         new_NH = self.cell(self.embedding(ids_N.where(real_N, 0)), state_NH)
         return torch.where(real_N.unsqueeze(1), new_NH, state_NH)
+
+    def shape(self) -> dict[str, int]:
+        return {"vocab_size": self.embedding.num_embeddings}
 
     def start(self, rows: int) -> Tensor:
         """Return the states [N, H] before the first token."""
@@ -72,11 +78,109 @@ class FutureClassifier(nn.Module):
         return torch.stack(states, dim=1)
 
 
+class StateProbe(nn.Module):
+    """p(class | prefix) by a linear layer on the language model's own state after the prefix.
+
+    Args:
+        size: of a state, D.
+        classes: C.
+        block: after which the states are, from 0; None: those that the output head reads.
+    """
+
+    def __init__(self, size: int, classes: int, block: int | None = None) -> None:
+        super().__init__()
+        self.head, self.block = nn.Linear(size, classes), block
+
+    def shape(self) -> dict[str, int]:
+        return {"hidden_size": self.head.in_features}
+
+    def forward(self, state: Tensor) -> Tensor:
+        """Return log p(class) [..., C] of states [..., D], in at least float32."""
+        wide = state.to(torch.promote_types(state.dtype, self.head.weight.dtype))
+        return nn.functional.linear(wide, self.head.weight.to(wide), self.head.bias.to(wide)).log_softmax(-1)
+
+    @torch.no_grad()
+    def of_texts(self, model: Any, ids_NT: Tensor) -> Tensor:
+        """Return log p(class | text) [N, C]; ``NO_TOKEN`` where there is none."""
+        state_NTD, last_N = _states(model, ids_NT, self.block)
+        return self(state_NTD[torch.arange(len(last_N), device=last_N.device), last_N])
+
+    @classmethod
+    def fitted(
+        cls,
+        model: Any,
+        texts: Sequence[Sequence[Sequence[int]]],
+        *,
+        block: int | None = None,
+        decay: float = 1e-2,
+        longest: int = 64,
+    ) -> StateProbe:
+        """Return the probe by logistic regression on the states after each token of texts (their prefixes).
+
+        Args:
+            texts: for each class its texts, as ids.
+            decay: weight of the squared weights of states that have length 1 on average.
+            longest: tokens of a text that are read.
+        """
+        found: list[Tensor] = []
+        labels: list[Tensor] = []
+        for label, own in enumerate(texts):
+            for first in range(0, len(own), 8):
+                rows = [list(row[:longest]) for row in own[first : first + 8]]
+                width = max(map(len, rows))
+                ids_NT = torch.tensor([[*row, *[NO_TOKEN] * (width - len(row))] for row in rows])
+                state_NTD = _states(model, ids_NT, block)[0]
+                found.append(state_NTD[(ids_NT != NO_TOKEN).to(state_NTD.device)].float().cpu())
+                labels.append(torch.full((len(found[-1]),), label))
+        state_XD, label_X = torch.cat(found), torch.cat(labels)
+        scale = state_XD.norm(dim=1).mean()
+        made = cls(state_XD.shape[1], len(texts), block)
+        nn.init.zeros_(made.head.weight)
+        nn.init.zeros_(made.head.bias)
+        optimiser = torch.optim.LBFGS(made.parameters(), max_iter=200, line_search_fn="strong_wolfe")
+
+        def loss() -> Tensor:
+            optimiser.zero_grad()
+            total = nn.functional.nll_loss(made(state_XD / scale), label_X) + decay * made.head.weight.square().sum()
+            total.backward()
+            return total
+
+        with torch.enable_grad():
+            optimiser.step(loss)
+        made.head.weight.data /= scale
+        return made.eval().requires_grad_(False)
+
+
+@torch.no_grad()
+def _states(model: Any, ids_NT: Tensor, block: int | None) -> tuple[Tensor, Tensor]:
+    """Return the states of texts [N, T, D], moved to where their first token comes first, and each one's last place."""
+    rows = [row[row != NO_TOKEN] for row in ids_NT]
+    length_N = torch.tensor([max(len(row), 1) for row in rows])
+    real_NT = torch.arange(int(length_N.max())) < length_N.unsqueeze(1)
+    given_NT = torch.zeros(real_NT.shape, dtype=torch.long)
+    for number, row in enumerate(rows):
+        given_NT[number, : len(row)] = row.cpu()
+    device = like_inputs(model).device
+    with heard(model, block) as found:
+        model(input_ids=given_NT.to(device), attention_mask=real_NT.long().to(device), use_cache=False)
+    return found[0], (length_N - 1).to(device)
+
+
+def restored_classifier(config: dict[str, Any], tensors: dict[str, Tensor]) -> FutureClassifier | StateProbe:
+    """Return the classifier of a bundle."""
+    classes = len(config["classes"])
+    if "embedding.weight" not in tensors:
+        return loaded(lambda: StateProbe(tensors["head.weight"].shape[1], classes, config["block"]), tensors)
+    size, dim = tensors["embedding.weight"].shape
+    return loaded(lambda: FutureClassifier(size, classes, dim), tensors)
+
+
 class Future(ClassControl):
     """Weights the most likely next tokens by how likely they make a class.
 
     Args:
-        classifier: over the ids of the language model.
+        classifier: over the ids of the language model, or a probe of its states; every candidate of a probe costs a
+            row of a step.
         classes: names of its classes, in order.
 
     Raises:
@@ -84,9 +188,15 @@ class Future(ClassControl):
     """
 
     kind, stage = "future", Stage.LOGITS
+    _bare: Any = None
 
     def __init__(
-        self, classifier: FutureClassifier, classes: Sequence[str], *, candidates: Count = 200, name: str | None = None
+        self,
+        classifier: FutureClassifier | StateProbe,
+        classes: Sequence[str],
+        *,
+        candidates: Count = 200,
+        name: str | None = None,
     ) -> None:
         super().__init__(name=name)
         self.classes, self.candidates = check_classes(classes), candidates
@@ -97,45 +207,65 @@ class Future(ClassControl):
     def hooks(self, model: Any, values: Values, prefix: Prefix) -> Iterable[RemovableHandle]:
         """Bring the classifier to the model's device; it is called by the rule."""
         self.classifier.to(like_inputs(model).device)
+        if isinstance(self.classifier, StateProbe):
+            self._bare = without_hooks(model)
         return ()
 
     def rule(self, values: Values, prefix: Prefix) -> ScoreRule:
-        shares_BC = class_shares(self.classes, values)
-        return _Foreseen(self.classifier, shares_BC, values["strength"], self.candidates, self._known)
+        given = class_shares(self.classes, values), values["strength"], self.candidates
+        if isinstance(self.classifier, StateProbe):
+            bare, self._bare = self._bare, None  # the control does not keep the model
+            return _Probed(self.classifier, bare, *given)
+        return _Foreseen(self.classifier, self._known, *given)
 
     def shape(self) -> dict[str, int]:
-        return {"vocab_size": self.classifier.embedding.num_embeddings}
+        return self.classifier.shape()
 
     def config(self) -> dict[str, Any]:
-        return {"classes": list(self.classes), "candidates": self.candidates}
+        block = {"block": self.classifier.block} if isinstance(self.classifier, StateProbe) else {}
+        return {"classes": list(self.classes), "candidates": self.candidates, **block}
 
     def tensors(self) -> dict[str, Tensor]:
         return dict(self.classifier.state_dict())
 
     @classmethod
     def restore(cls, config: dict[str, Any], tensors: dict[str, Tensor]) -> Future:
-        size, dim = tensors["embedding.weight"].shape
-        classifier = loaded(lambda: FutureClassifier(size, len(config["classes"]), dim), tensors)
-        return cls(classifier, config["classes"], candidates=config["candidates"])
+        return cls(restored_classifier(config, tensors), config["classes"], candidates=config["candidates"])
 
 
-class _Foreseen(ScoreRule):
+class _Candidates(ScoreRule):
+    """Weights the likeliest tokens by the classes that they lead to."""
+
+    def __init__(self, shares_BC: Tensor, strength_B: Tensor, candidates: int) -> None:
+        self.shares_BC, self.strength_B, self.candidates = shares_BC, strength_B, candidates
+
+    def after(self, input_ids: Tensor, ids_NK: Tensor) -> Tensor:
+        """Return log p(class | prefix and candidate), [N, K, C]."""
+        raise NotImplementedError
+
+    @torch.no_grad()
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        log_p_NV = scores.log_softmax(-1)
+        best_NK, ids_NK = log_p_NV.topk(min(self.candidates, scores.shape[1]), dim=-1)
+        log_class_NKC = self.after(input_ids, ids_NK)
+        shares_NC = row_values(self.shares_BC, len(scores)).to(log_class_NKC)
+        strength_N1 = row_values(self.strength_B, len(scores)).unsqueeze(1).to(scores)
+        gain_NK = torch.einsum("nc,nkc->nk", shares_NC, log_class_NKC).to(scores)
+        # tokens that earlier rules forbid stay forbidden
+        weighed_NK = best_NK + strength_N1 * gain_NK
+        return torch.full_like(log_p_NV, -torch.inf).scatter(1, ids_NK, weighed_NK)
+
+
+class _Foreseen(_Candidates):
     """Weights the candidates; a row that grows by a token costs one step of the cell, wherever it moves in the batch.
 
     Args:
         known: the states [1, H] of the prefixes of the last call; the control keeps them from batch to batch.
     """
 
-    def __init__(
-        self,
-        classifier: FutureClassifier,
-        shares_BC: Tensor,
-        strength_B: Tensor,
-        candidates: int,
-        known: dict[bytes, Tensor],
-    ) -> None:
-        self.classifier, self.shares_BC, self.strength_B = classifier, shares_BC, strength_B
-        self.candidates, self.known = candidates, known
+    def __init__(self, classifier: FutureClassifier, known: dict[bytes, Tensor], *given: Any) -> None:
+        super().__init__(*given)
+        self.classifier, self.known = classifier, known
 
     def _states(self, input_ids: Tensor) -> Tensor:
         """Return the states [N, H] after the prefixes."""
@@ -154,17 +284,16 @@ class _Foreseen(ScoreRule):
         self.known |= {row.tobytes(): state_NH[place : place + 1] for place, row in enumerate(rows)}
         return state_NH
 
-    @torch.no_grad()
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        state_NH = self._states(input_ids)
-        log_p_NV = scores.log_softmax(-1)
-        best_NK, ids_NK = log_p_NV.topk(min(self.candidates, scores.shape[1]), dim=-1)
-        many = ids_NK.shape[1]
-        after_XH = self.classifier.step(ids_NK.flatten(), state_NH.repeat_interleave(many, dim=0))
-        log_class_NKC = self.classifier.head(after_XH).log_softmax(-1).view(len(scores), many, -1)
-        shares_NC = row_values(self.shares_BC, len(scores)).to(log_class_NKC)
-        strength_N1 = row_values(self.strength_B, len(scores)).unsqueeze(1).to(scores)
-        gain_NK = torch.einsum("nc,nkc->nk", shares_NC, log_class_NKC).to(scores)
-        # tokens that earlier rules forbid stay forbidden
-        weighed_NK = best_NK + strength_N1 * gain_NK
-        return torch.full_like(log_p_NV, -torch.inf).scatter(1, ids_NK, weighed_NK)
+    def after(self, input_ids: Tensor, ids_NK: Tensor) -> Tensor:
+        state_XH = self._states(input_ids).repeat_interleave(ids_NK.shape[1], dim=0)
+        after_XH = self.classifier.step(ids_NK.flatten(), state_XH)
+        return self.classifier.head(after_XH).log_softmax(-1).view(*ids_NK.shape, -1)
+
+
+class _Probed(_Candidates):
+    def __init__(self, probe: StateProbe, bare: Any, *given: Any) -> None:
+        super().__init__(*given)
+        self.probe, self.reader = probe, Reader(bare, likelihood=False)
+
+    def after(self, input_ids: Tensor, ids_NK: Tensor) -> Tensor:
+        return self.probe(self.reader.states_after(input_ids, ids_NK, self.probe.block))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import operator
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, cast
 
@@ -15,10 +15,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lit_ctg.control.base import Control, Prefix, added_ids, generating, like_inputs, refuse_encoder, row_values
+from lit_ctg.control.base import (
+    NO_TOKEN,
+    Control,
+    Prefix,
+    added_ids,
+    generating,
+    like_inputs,
+    refuse_encoder,
+    row_values,
+)
 from lit_ctg.control.bundle import check_tokenizer
 from lit_ctg.core.chat import chat_ids
-from lit_ctg.core.generation import check_room
+from lit_ctg.core.generation import LARGEST, check_room
 from lit_ctg.decoding.filters import sample
 from lit_ctg.decoding.rule import RuleList, ScoreRule
 from lit_ctg.errors import UserError, check_known, check_number, check_whole, one_line, refuse
@@ -74,6 +83,8 @@ SWITCHES = ("do_sample", "use_cache", "renormalize_logits", "remove_invalid_valu
 # options that are a token or several
 TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_bos_token_id",
           "forced_eos_token_id", "suppress_tokens", "begin_suppress_tokens")  # fmt: skip
+# texts whose divergence is measured at a time
+TEXTS = 8
 PROMPTS = "give texts, lists of ids, ids [B, T], or a tokenizer's result"
 
 
@@ -167,22 +178,32 @@ class Steered:
         options = self._options(generate_kwargs)
         asked = _spelled_out(options)
         self._check_options(asked, seed)
-        ids_BT, mask_BT = self._encoded(prompts, _spelled_out(generate_kwargs))
+        text_BT, mask_BT = self._encoded(prompts, _spelled_out(generate_kwargs))
         prefix = Prefix()
         given = self.settings_of(settings)
+        ids_BT, mask_BT, prefix.reply = self._fronted(text_BT, mask_BT, given, reply_only)
         # a soft prompt has its own columns, before padding and text
         prefix.hidden = sum(control.columns(given[control.name], len(ids_BT)) for control in self.controls)
         self._check_room(prefix.hidden, ids_BT.shape[1], asked)
         if prefix.hidden:
-            self._make_room(prefix.hidden, options, asked, mask_BT)
+            self._check_soft(asked, mask_BT)
             ids_BT = torch.nn.functional.pad(ids_BT, (prefix.hidden, 0), value=0)
             mask_BT = torch.nn.functional.pad(mask_BT, (prefix.hidden, 0), value=1)
-        if reply_only:
-            prefix.reply = ids_BT.shape[1] - 1, self._start(int(ids_BT[0, -1]))
+            if prefix.reply is not None:
+                prefix.reply = prefix.reply[0] + prefix.hidden * (prefix.reply[0] >= 0), prefix.reply[1]
+        if added := ids_BT.shape[1] - text_BT.shape[1]:
+            self._make_room(added, options, asked)
+        samples = bool(asked.get("do_sample", self.model.generation_config.do_sample))
+        draws_B, judge = self._draws(given, len(ids_BT)) if samples else (torch.ones(1), None)
+        most = int(draws_B.max())
+        copies = asked.get("num_return_sequences", self.model.generation_config.num_return_sequences) or 1
+        if most > 1:
+            self._check_draws(asked)
+            _put(options, "num_return_sequences", copies * most)
         with self.attached(settings, len(ids_BT), prefix) as rules, ExitStack() as stack:
             drawn = None
-            if seed is not None and asked.get("do_sample", self.model.generation_config.do_sample):
-                drawn = _Drawn(seed, rows)
+            if seed is not None and samples:
+                drawn = _Drawn(seed, rows, most)
                 stack.enter_context(_last(self.model, drawn))
             beams = (asked.get("num_beams", self.model.generation_config.num_beams) or 1) > 1
             if beams and rules:
@@ -195,11 +216,75 @@ class Steered:
             made = self.model.generate(input_ids=ids_BT, attention_mask=mask_BT, **options)
             if drawn is not None and getattr(made, "scores", None) is not None:
                 made.scores = tuple(drawn.before)
-        if prefix.hidden:
-            if isinstance(made, Tensor):
-                return made[:, prefix.hidden :]
-            made.sequences = made.sequences[:, prefix.hidden :]
+        if judge is not None and most > 1:
+            made = made[self._best(judge, made, prefix, mask_BT, draws_B, given, copies, asked)]
+        if not added:
+            return made
+        sequences = made if isinstance(made, Tensor) else made.sequences
+        sequences = torch.cat(
+            [text_BT.repeat_interleave(len(sequences) // len(text_BT), dim=0), sequences[:, ids_BT.shape[1] :]], dim=1
+        )
+        if isinstance(made, Tensor):
+            return sequences
+        made.sequences = sequences
         return made
+
+    def _fronted(
+        self, ids_BT: Tensor, mask_BT: Tensor, given: Mapping[str, Mapping[str, Any]], reply_only: bool
+    ) -> tuple[Tensor, Tensor, tuple[Tensor, int] | None]:
+        """Put before the prompts what controls ask for; return ids, mask and ``Prefix.reply``.
+
+        Raises:
+            UserError: an instruction in a chat, whose messages have their own.
+        """
+        size, last = len(ids_BT), ids_BT.shape[1] - 1
+        fronts = [list[int]() for _ in range(size)]
+        for control in self.controls:
+            owns = control.before(control.values(given[control.name], size), self.tokenizer)
+            for front, own in zip(fronts, owns or [()] * size, strict=True):
+                front += own
+        if not any(fronts):
+            start = self._start(int(ids_BT[0, -1]))
+            return ids_BT, mask_BT, (torch.full((size,), last), start) if reply_only else None
+        if reply_only:
+            raise UserError("an instruction is put before a prompt: in a chat give system= or a message")
+        begin, rows, columns = self._start(NO_TOKEN), [], []
+        for front, ids_T, mask_T in zip(fronts, ids_BT, mask_BT, strict=True):
+            text = ids_T[mask_T.bool()].tolist()
+            rows.append([*front, *(text[1:] if front and text[0] == begin else text)])
+            columns.append(len(rows[-1]) - len(front))
+        longest = max(map(len, rows))
+        ids = [[self._pad_id()] * (longest - len(row)) + row for row in rows]
+        mask = [[0] * (longest - len(row)) + [1] * len(row) for row in rows]
+        ends = [longest - text - 1 if front else -1 for text, front in zip(columns, fronts, strict=True)]
+        placed = self._placed(torch.tensor(ids), torch.tensor(mask))
+        return *placed, (torch.tensor(ends), self._start(rows[0][-1]))
+
+    def _draws(self, given: Mapping[str, Mapping[str, Any]], size: int) -> tuple[Tensor, Control | None]:
+        """Return how many texts of each prompt are drawn, and the control that chooses one."""
+        for control in self.controls:
+            draws_B = control.draws(control.values(given[control.name], size))
+            if int(draws_B.max()) > 1:
+                return draws_B, control
+        return torch.ones(size, dtype=torch.long), None
+
+    def _best(
+        self, judge: Control, made_NT: Tensor, prefix: Prefix, mask_BT: Tensor, draws_B: Tensor,
+        given: Mapping[str, Mapping[str, Any]], copies: int, asked: Mapping[str, Any],
+    ) -> Tensor:  # fmt: skip
+        """Return the places of the texts that are kept, of those that were drawn."""
+        width, most = mask_BT.shape[1], int(draws_B.max())
+        mask_NT = torch.ones_like(made_NT)
+        mask_NT[:, :width] = row_values(mask_BT.cpu(), len(made_NT)).to(mask_NT)
+        prefix.take(made_NT, mask_NT, first=True)
+        ids_NT = prefix.of(made_NT).clone()
+        ends = torch.isin(ids_NT[:, width:], torch.tensor(self._ends(asked), device=ids_NT.device))
+        ids_NT[:, width:].masked_fill_(ends.cumsum(1) > 0, NO_TOKEN)
+        score_N = judge.scores(self.model, self.tokenizer, ids_NT, judge.values(given[judge.name], len(mask_BT)))
+        score_XM = score_N.view(-1, most)
+        allowed_X1 = draws_B.repeat_interleave(copies).unsqueeze(1)
+        best_X = score_XM.masked_fill(torch.arange(most) >= allowed_X1, -torch.inf).argmax(1)
+        return torch.arange(0, len(made_NT), most) + best_X
 
     def check(
         self,
@@ -221,10 +306,13 @@ class Steered:
             hidden += control.columns(given[control.name], 1)
         asked = _spelled_out(self._options(generate_kwargs))
         self._check_options(asked, None)
-        ids = self.prompt_ids(prompt)
-        self._check_room(hidden, len(ids), asked)
+        ids_1T = torch.tensor([self.prompt_ids(prompt)])
+        ids_1T = self._fronted(ids_1T, torch.ones_like(ids_1T), given, reply_only)[0]
+        self._check_room(hidden, ids_1T.shape[1], asked)
         if hidden:
-            self._make_room(hidden, {}, asked, torch.ones(1, len(ids)))
+            self._check_soft(asked, torch.ones_like(ids_1T))
+        if asked.get("do_sample") and int(self._draws(given, 1)[0].max()) > 1:
+            self._check_draws(asked)
         return hidden
 
     def write(self, prompts: Prompts, settings: Mapping[str, Any] | None = None, **options: Any) -> list[str]:
@@ -254,6 +342,113 @@ class Steered:
         one = isinstance(messages, str) or all(isinstance(message, Mapping) for message in messages)
         prompts = [chat_ids(self.tokenizer, each, system) for each in ([messages] if one else messages)]
         return self.write(prompts, settings, reply_only=True, **options)
+
+    def divergence(self, texts: Prompts, settings: Mapping[str, Any], reference: Mapping[str, Any]) -> float:
+        """Return KL(p under ``settings`` || p under ``reference``) of the next token, in nats.
+
+        It is the mean over the places of the second halves of texts, whose first halves are the prompts.
+
+        Args:
+            texts: or lists of ids.
+            settings: one value for all texts.
+        """
+        return self._moved(self._halves(texts), settings, self._next(self._halves(texts), reference))
+
+    def strength_for(
+        self, control: str, *, nats: float, texts: Prompts, settings: Mapping[str, Any] | None = None
+    ) -> float:
+        """Return the strength at which a control moves the distribution of the next token by that many nats.
+
+        That is ``divergence`` from the same settings with this control's strength 0, within 2%, found by bisection.
+
+        Args:
+            control: its name.
+            settings: the others, one value for all texts.
+
+        Raises:
+            UserError: no such control, or one that does not reach that divergence.
+        """
+        check_number("nats", nats, above=0)
+        check_known("control", control, [each.name for each in self.controls])
+        (own,) = (each for each in self.controls if each.name == control)
+        (setting,) = (each for each in own.settings if each.name == own.strength)
+        key, halves = f"{control}.{setting.name}", self._halves(texts)
+        bare = self._next(halves, {**(settings or {}), key: 0.0})
+
+        def moved(strength: float) -> float:
+            return self._moved(halves, {**(settings or {}), key: strength}, bare)
+
+        low, most = 0.0, min(setting.high, LARGEST)
+        high = min(float(setting.default or 1.0), most)
+        while (reached := moved(high)) < nats and high < most:
+            low, high = high, min(2 * high, most)
+        if reached < nats:
+            raise UserError(
+                f"control {control} moves the next token by {reached:.3g} nats at its largest strength {most:g}, not "
+                f"by {nats:g}: ask for less, or set what it is to do (to_<class>=1)"
+            )
+        for _ in range(40):
+            if abs(reached - nats) <= 0.02 * nats:
+                return high
+            middle = (low + high) / 2
+            if (between := moved(middle)) < nats:
+                low = middle
+                if abs(between - nats) <= 0.02 * nats:
+                    return middle
+            else:
+                high, reached = middle, between
+        raise UserError(
+            f"control {control} jumps to {reached:.3g} nats at strength {high:g}: there is no strength for {nats:g}"
+        )
+
+    def _halves(self, texts: Prompts) -> list[tuple[list[int], list[int]]]:
+        """Return the ids of each text in two halves, the first of them with a token at least."""
+        ids_BT, mask_BT = self._encoded(texts, {})
+        rows = [ids_T[mask_T.bool()].tolist() for ids_T, mask_T in zip(ids_BT, mask_BT, strict=True)]
+        return [(row[: (len(row) + 1) // 2], row[(len(row) + 1) // 2 :]) for row in rows]
+
+    def _next(
+        self,
+        halves: Sequence[tuple[list[int], list[int]]],
+        settings: Mapping[str, Any],
+        use: Callable[[int, Tensor], Tensor] = lambda place, log_p_BV: log_p_BV.float().cpu(),
+    ) -> list[list[Tensor]]:
+        """Return what ``use`` makes of log p of each token of the second halves, and of the one after, by batch.
+
+        The texts are written as ``generate`` writes them, with caches and all controls, but with given tokens.
+        """
+        found = []
+        for first in range(0, len(halves), TEXTS):
+            batch = halves[first : first + TEXTS]
+            longest = max(len(rest) for _, rest in batch) + 1
+            ids_BT = torch.tensor(
+                [[*rest, *[(first_half + rest)[-1]] * (longest - len(rest))] for first_half, rest in batch]
+            )
+            kept: list[Tensor] = []
+            given = _Given(ids_BT, lambda log_p_BV: kept.append(use(len(kept), log_p_BV)))  # noqa: B023 # called here
+            with _last(self.model, given):
+                self.generate(
+                    [ids for ids, _ in batch], settings, max_new_tokens=longest, do_sample=False, num_beams=1
+                )  # fmt: skip
+            found.append(kept)
+        return found
+
+    def _moved(
+        self, halves: Sequence[tuple[list[int], list[int]]], settings: Mapping[str, Any], bare: list[list[Tensor]]
+    ) -> float:
+        """Return the divergence of the distributions under ``settings`` from those of ``bare``."""
+        known = iter([each for batch in bare for each in batch])
+
+        def apart(place: int, log_p_BV: Tensor) -> Tensor:
+            log_q_BV, wide_BV = next(known).double(), log_p_BV.double().cpu()
+            return torch.where(wide_BV.isneginf(), 0.0, wide_BV.exp() * (wide_BV - log_q_BV)).sum(1)
+
+        total, count = 0.0, 0
+        for first, kl in zip(range(0, len(halves), TEXTS), self._next(halves, settings, apart), strict=True):
+            for row, (_, rest) in enumerate(halves[first : first + TEXTS]):
+                own = [float(kl_B[row]) for kl_B in kl[: len(rest) + 1]]
+                total, count = total + sum(own), count + len(own)
+        return total / count
 
     def continuation(self, prompt: list[int], new: list[int]) -> str:
         """Return new tokens as text: decoded alone, the first word would lack the space before it."""
@@ -320,11 +515,11 @@ class Steered:
         pad = asked.get("pad_token_id", self.model.generation_config.pad_token_id)
         return torch.ones_like(ids_BT) if pad is None or pad in self._ends(asked) else (ids_BT != pad).long()
 
-    def _make_room(self, hidden: int, options: dict[str, Any], asked: Mapping[str, Any], mask_BT: Tensor) -> None:
-        """Make options of ``generate`` count without the columns of a soft prompt.
+    def _check_soft(self, asked: Mapping[str, Any], mask_BT: Tensor) -> None:
+        """Refuse what does not go with a soft prompt.
 
         Raises:
-            UserError: an option that would take them for text, or a recurrent model and prompts of different lengths.
+            UserError: an option that would take it for text, or a recurrent model and prompts of different lengths.
         """
         own = self.model.generation_config
         refuse({
@@ -333,16 +528,29 @@ class Steered:
             "prompts of different lengths: this model reads the padding after the soft prompt; give one":
             not bool(mask_BT.all()) and _counts_padding(self.model),
         })  # fmt: skip
+
+    def _check_draws(self, asked: Mapping[str, Any]) -> None:
+        """Refuse what does not go with several draws of a text, of which one is kept."""
+        own, alone = self.model.generation_config, {"num_beams": (None, 1), "return_dict_in_generate": (None, False)}
+        refuse({
+            f"{name}: of several texts one is kept, so leave it out":
+                asked.get(name, getattr(own, name, None)) not in unchanged
+            for name, unchanged in {**alone, "streamer": (None,)}.items()
+        })  # fmt: skip
+
+    def _make_room(self, added: int, options: dict[str, Any], asked: Mapping[str, Any]) -> None:
+        """Make options of ``generate`` count without the columns that are added before the prompts."""
+        own = self.model.generation_config
         length, least = (own.to_diff_dict().get(name) for name in ("max_length", "min_length"))  # of the model itself
         if length and not any(asked.get(name) for name in ("max_length", "max_new_tokens")) and not own.max_new_tokens:
-            _put(options, "max_length", length + hidden)
+            _put(options, "max_length", length + added)
         if least and asked.get("min_length") is None:
-            _put(options, "min_length", least + hidden)
+            _put(options, "min_length", least + added)
         for name in ("max_length", "min_length"):
             if asked.get(name):
-                _put(options, name, asked[name] + hidden)
+                _put(options, name, asked[name] + added)
         if asked.get("streamer") is not None:
-            options["streamer"] = _Streamed(asked["streamer"], hidden)
+            options["streamer"] = _Streamed(asked["streamer"], added)
 
     def _placed(self, ids_BT: Tensor, mask_BT: Tensor) -> tuple[Tensor, Tensor]:
         shape, size, place = tuple(ids_BT.shape), self._tokens(), like_inputs(self.model).device
@@ -636,28 +844,51 @@ class _PossibleBeams(_Possible):
         return made
 
 
+class _Given(ScoreRule):
+    """Keeps the token of each row that is given, and passes on the log-probabilities of all.
+
+    Args:
+        ids_BT: the tokens, a column a step.
+    """
+
+    def __init__(self, ids_BT: Tensor, use: Callable[[Tensor], None]) -> None:
+        self.steps, self.use = iter(ids_BT.unbind(1)), use
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        self.use(scores.log_softmax(-1))
+        given_B1 = next(self.steps).unsqueeze(1).to(scores.device)
+        return torch.full_like(scores, -torch.inf).scatter(1, given_B1, 0.0)
+
+
 class _Drawn(ScoreRule):
     """Keeps one token per row: the one drawn with the row's own random numbers (``filters.row_noise``).
+
+    Args:
+        most: draws of each row, next to each other; the first are those of a single draw.
 
     Attributes:
         before: the scores of every step.
     """
 
-    def __init__(self, seed: int, rows: Sequence[int] | None) -> None:
-        self.seed, self.rows = seed, rows
+    def __init__(self, seed: int, rows: Sequence[int] | None, most: int = 1) -> None:
+        self.seed, self.rows, self.most = seed, rows, most
         self.before: list[Tensor] = []
         self._generators: list[np.random.Generator] = []
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         if not self._generators:
-            rows = range(len(scores)) if self.rows is None else self.rows
+            rows = range(len(scores) // self.most) if self.rows is None else self.rows
             if not isinstance(rows, Sequence | np.ndarray):
                 raise UserError(f"rows={rows}: give a list of whole numbers")
             for row in rows:
                 check_whole("rows", row, 0)
-            if len(rows) != len(scores):
-                raise UserError(f"{len(rows)} row numbers for {len(scores)} sequences: give one each")
-            self._generators = [np.random.default_rng([self.seed, row]) for row in rows]
+            if len(rows) * self.most != len(scores):
+                raise UserError(f"{len(rows)} row numbers for {len(scores) // self.most} sequences: give one each")
+            self._generators = [
+                np.random.default_rng([self.seed, row, *([copy] if copy else [])])
+                for row in rows
+                for copy in range(self.most)
+            ]
         self.before.append(scores)
         uniform_N = torch.tensor([generator.random() for generator in self._generators], dtype=torch.float64)
         drawn_N1 = sample(scores, uniform_N.to(scores.device)).unsqueeze(1)

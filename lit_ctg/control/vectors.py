@@ -108,7 +108,8 @@ class ActivationVector(ClassControl):
             same everywhere.
         form: see above.
         tokens: where it acts, see ``Prefix.places``.
-        scale: of ``add``: ``norm`` in units of each state's norm, ``raw`` as long as the directions are.
+        scale: of ``add``: ``norm`` in units of each state's norm, shared equally by the blocks; ``raw`` as long as the
+            directions are, at each block.
         plane_CD: of ``rotate``: a second vector of each class's plane.
         condition: on the states it changes; None: everywhere.
 
@@ -153,7 +154,7 @@ class ActivationVector(ClassControl):
     @property
     def settings(self) -> tuple[ControlSetting, ...]:
         if self.form == "add":
-            meaning, default = ("of the vector", 1.0) if self.scale == "raw" else ("of the state's norm", 0.2)
+            meaning, default = ("of the vector", 1.0) if self.scale == "raw" else ("of the state's norm", 0.3)
             strength = ControlSetting("strength", f"multiple {meaning} that is added; 0: none", default, low=0.0)
         else:
             what = "of the direction that is removed" if self.form == "ablate" else "of the way to the angle"
@@ -203,7 +204,9 @@ class ActivationVector(ClassControl):
         unit_BD = nn.functional.normalize(vector_BD, dim=1)
         if self.form == "add" and self.scale == "raw":
             return [strength_B1 * vector_BD]
-        if self.form != "rotate":
+        if self.form == "add":
+            return [unit_BD, strength_B1 / len(self.directions)]
+        if self.form == "ablate":
             return [unit_BD, strength_B1]
         assert self.plane_CD is not None
         other_BD = share_BC @ self.plane_CD.double().cpu()
@@ -356,7 +359,8 @@ def of_texts(
 ) -> ActivationVector:
     """Return the vectors of classes of texts in the states of a model.
 
-    With ``scale="norm"`` a direction is stored as long as the states after its block usually are (their median).
+    With ``scale="norm"`` a direction is stored as long as the states after its block usually are (their median), shared
+    equally by the blocks.
 
     Args:
         texts: class -> its texts. For a principal component those of one number are a pair.
@@ -396,7 +400,7 @@ def of_texts(
     elif form == "ablate":
         directions_CLD = unit_CLD[:, _best(found, method)].unsqueeze(1).expand_as(unit_CLD)
     elif scale == "norm":
-        directions_CLD = unit_CLD * norm_L.view(1, -1, 1)
+        directions_CLD = unit_CLD * norm_L.view(1, -1, 1) / len(at)
     return ActivationVector(
         classes,
         {block: directions_CLD[:, block] for block in at},

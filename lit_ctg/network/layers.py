@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 # words in the class of a part that mixes positions
 MIXERS = ("attention", "attn", "conv", "mixer")
@@ -66,6 +67,26 @@ def blocks(model: Any) -> Iterator[tuple[str, nn.Module]]:
     for path, part in outer.items():
         if len(part) == longest:
             yield from ((f"{path}.{number}", block) for number, block in enumerate(part))
+
+
+@contextmanager
+def heard(model: Any, block: int | None) -> Iterator[list[Tensor]]:
+    """Collect the states of each forward pass after a block, or those that the output head reads (None)."""
+    found: list[Tensor] = []
+
+    def after(_module: nn.Module, _inputs: Any, output: Any) -> None:
+        found.append(output[0] if isinstance(output, tuple) else output)
+
+    def before(_module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        found.append(inputs[0])
+
+    parts = [part for _, part in blocks(model)]
+    head = model.get_output_embeddings()
+    handle = head.register_forward_pre_hook(before) if block is None else parts[block].register_forward_hook(after)
+    try:
+        yield found
+    finally:
+        handle.remove()
 
 
 def _holders(block: nn.Module, name: str) -> list[str]:

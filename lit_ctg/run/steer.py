@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -96,6 +97,7 @@ def steer(request: Request) -> list[str]:
         raise UserError(f"chat=false, but prompts={request.prompts} holds messages: leave chat=false out")
     if chat:
         options["reply_only"] = True
+    lines = _at_nats(steered, lines, request)
     if lines:
         return _file(steered, lines, request, options)
     prompt: str | Sequence[int] = request.prompt or ""
@@ -119,6 +121,41 @@ def _loader(engine: str) -> Callable[..., Steered]:
     from lit_ctg.serve.client import Engine
 
     return Engine
+
+
+def _at_nats(steered: Steered, lines: list[Line], request: Request) -> list[Line]:
+    """Find the strengths that are given as ``kl:<nats>``, in ``request.control`` and the lines.
+
+    What the bare model writes after the first prompts, and the settings of the first text, are measured.
+    """
+    asked = {key: value for key, value in request.control.items() if isinstance(value, str) and value.startswith("kl:")}
+    if not asked:
+        return lines
+    first = {**request.control, **(lines[0].settings if lines else {})}
+    settings = {key: value[0] if isinstance(value, list) and value else value for key, value in first.items()}
+    settings = {key: value for key, value in settings.items() if key not in asked}
+    prompts = [line.prompt for line in lines[:8]] or [request.prompt or ""]
+    if any(not isinstance(prompt, str) for prompt in prompts) or request.chat:
+        raise UserError(f"control.{min(asked)}={asked[min(asked)]}: nats are measured on prompts, not on a chat")
+    written = Steered(steered.model, [], tokenizer=steered.tokenizer).write(
+        prompts, max_new_tokens=32, do_sample=True, seed=request.seed
+    )
+    texts = [prompt + new for prompt, new in zip(prompts, written, strict=True)]
+    number = dict[str, float]()
+    for key, value in asked.items():
+        name, _, own = key.partition(".")
+        strengths = {each.strength for each in steered.controls if each.name == name}
+        nats = value.removeprefix("kl:")
+        if own not in strengths or not nats.replace(".", "", 1).isdecimal():
+            raise UserError(f"control.{key}={value}: give kl:<nats> for the strength of a control, such as kl:1.0")
+        number[key] = steered.strength_for(name, nats=float(nats), texts=texts, settings={**settings, **number})
+        print(f"control.{key}={number[key]:.4g}: {nats} nats a token", file=sys.stderr)
+    request.control.update(number)
+    return [
+        replace(line, settings={key: number.get(key, value) if value == asked.get(key) else value
+                                for key, value in line.settings.items()})
+        for line in lines
+    ]  # fmt: skip
 
 
 def load_steered(

@@ -30,7 +30,8 @@ def vector(
         UserError: no texts or no such file, no model for texts, a class that has no name of a setting.
     """
     loading = Loading(device, dtype, device_map, load)
-    network = made = None
+    network: Any = None
+    made: Control
     if model is not None:
         with quiet():
             network = load_model(model, where="model", loading=loading).eval()
@@ -50,9 +51,8 @@ def vector(
             raise UserError(f"condition={condition}: name its two files or subfolders fires and rest")
         texts = _texts(data)
         with quiet():
-            made = vectors.of_texts(
-                network, tokenizer, texts, layers=asked, condition=both and (both["fires"], both["rest"]), **options
-            )
+            where = None if both is None else (both["fires"], both["rest"])
+            made = vectors.of_texts(network, tokenizer, texts, layers=asked, condition=where, **options)
         counts = {name: len(own) for name, own in texts.items()}
         made.origin = Origin({"vector": {**options, "model": model, "origin": origin(str(model)), "texts": counts}})
     assert isinstance(made, vectors.ActivationVector)
@@ -82,6 +82,7 @@ def _texts(folder: str) -> dict[str, list[str]]:
     """Return the texts of each file or subfolder of a folder."""
     given = ["data=folder", f"data.root={quoted(folder)}", "data.val_fraction=0", "data.test_fraction=0"]
     found: dict[str, list[str]] = {}
-    for document in build_datamodule(compose(given, experiment=False)).documents("train"):
+    datamodule: Any = build_datamodule(compose(given, experiment=False))
+    for document in datamodule.documents("train"):
         found.setdefault(document.source, []).append(document.text.strip())
     return found

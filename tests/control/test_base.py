@@ -50,7 +50,7 @@ def test_the_page_s_first_lines_run(model: Any, tokenizer: Any, carried_controls
     exec(BLOCKS[0], names)
     assert [control.name for control in names["steered"].controls] == ["idea_gate", "graphmax"]
     kinds = set(re.findall(r"^\| `(\w+)` \|", PAGE, flags=re.M))
-    assert kinds == {*made, "soft_prompt", "clause_channel", "guidance"}, (
+    assert kinds == {*made, "soft_prompt", "clause_channel", "guidance", "instruction", "best_of"}, (
         "the table of the page names every kind of the papers"
     )
 

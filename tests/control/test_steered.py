@@ -633,3 +633,40 @@ def test_every_control_at_strength_0_leaves_a_chat_as_it_is(
     bare = Steered(model, [], tokenizer=talking).chat("the war", **options)
     steered = Steered(model, list(all_controls.values()), tokenizer=talking)
     assert steered.chat("the war", flat(list(ON), 0.0), **options) == bare
+
+
+# strength by divergence -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["token_bias", "gradient", "activation_vector"])
+def test_strength_for_reaches_the_nats_that_are_asked_for(
+    model: Any, tokenizer: Any, all_controls: dict[str, Control], name: str
+) -> None:
+    texts = ["the war began in 1914", "a good acid", "in 1918 the"]
+    steered = Steered(model, [all_controls[name]], tokenizer=tokenizer)
+    on = {f"{name}.to_good": 1}
+    strength = steered.strength_for(name, nats=0.3, texts=texts, settings=on)
+    found = steered.divergence(texts, {**on, f"{name}.strength": strength}, {f"{name}.strength": 0})
+    assert found == pytest.approx(0.3, rel=0.02)
+    # KL(controlled || bare), a prefix at a time
+    total, count = 0.0, 0
+    for text in texts:
+        ids = tokenizer(text).input_ids
+        for end in range((len(ids) + 1) // 2, len(ids) + 1):
+            both = []
+            for value in (strength, 0):
+                made = steered.generate(
+                    [ids[:end]], {**on, f"{name}.strength": value}, max_new_tokens=1, output_scores=True,
+                    return_dict_in_generate=True, do_sample=False,
+                )  # fmt: skip
+                both.append(made.scores[0][0].double().log_softmax(-1))
+            total, count = total + float((both[0].exp() * (both[0] - both[1])).sum()), count + 1
+    assert total / count == pytest.approx(0.3, rel=0.03)
+
+
+def test_strength_for_says_what_is_not_reached(model: Any, tokenizer: Any, all_controls: dict[str, Control]) -> None:
+    steered = Steered(model, [all_controls["token_bias"], all_controls["grammar"]], tokenizer=tokenizer)
+    for name, nats, named in (("token_bias", 1.0, "token_bias"), ("grammar", 1e-4, "grammar"), ("x", 1, "x"),
+                              ("grammar", -1, "nats")):  # fmt: skip
+        with pytest.raises(UserError, match=named):
+            steered.strength_for(name, nats=nats, texts=["the war began"])

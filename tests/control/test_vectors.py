@@ -146,7 +146,8 @@ def test_adding_is_that_of_the_paper(network: Any, scale: Any, reference: Any) -
     given = vectors(1, 2)
     control = ActivationVector(CLASSES, given, scale=scale)
     for place, name in enumerate(CLASSES):
-        changes = {number: reference(double(each[place]), 0.7) for number, each in given.items()}
+        share = 0.7 / len(given) if scale == "norm" else 0.7
+        changes = {number: reference(double(each[place]), share) for number, each in given.items()}
         with replaced(network, changes):
             expected = scores(network)
         same(steered_scores(network, control, {"strength": 0.7, f"to_{name}": 1}), expected)

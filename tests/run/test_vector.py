@@ -45,6 +45,11 @@ def test_a_vector_of_texts_steers_and_becomes_a_gguf_file(places: Path, run_cli:
     assert record["texts"] == {"bad": 24, "good": 24} and record["method"] == "means"
     words = ["generate", "model=model", "controls=[vector]", "prompt=the war", "do_sample=false", "max_new_tokens=4"]
     assert run_cli(*words, "control.activation_vector.to_bad=1", "control.activation_vector.strength=3")[0] == 0
+    words = [word for word in words if "do_sample" not in word]
+    code, _, err = run_cli(*words, "control.activation_vector.to_bad=1", "control.activation_vector.strength=kl:0.0001")
+    assert code == 0 and "control.activation_vector.strength=" in err, err
+    code, _, err = run_cli(*words, "control.activation_vector.to_bad=1", "control.activation_vector.strength=kl:x")
+    assert code == 2 and "kl:" in err and err.count("\n") == 1
     assert "vector" in run_cli("control", "vector", "data=vector", "out=x.gguf")[2], "llama.cpp has no conditions"
     assert run_cli(*made, "out=plain", "layers=[1]")[0] == 0
     assert run_cli("control", "vector", "data=plain", "model=model", "out=x.gguf")[0] == 0
