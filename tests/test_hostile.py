@@ -44,6 +44,7 @@ from lit_ctg.config import compose, plain
 from lit_ctg.control import Control, Origin, Steered, bundle
 from lit_ctg.control.custom_generate import generate_under
 from lit_ctg.control.memory import Memory
+from lit_ctg.control.vectors import read_gguf
 from lit_ctg.core.checkpoint import FORMAT
 from lit_ctg.core.model import LitLanguageModel
 from lit_ctg.data.folder import FolderDataModule, labels_of
@@ -1150,3 +1151,43 @@ def test_a_damaged_gguf_file_is_named(gguf_file: Callable[..., str], change, tmp
 def test_sizes_of_a_gguf_file_build_no_large_model(gguf_file: Callable[..., str], key: str) -> None:
     with pytest.raises(UserError, match=r"bad\.gguf"):
         load_model(gguf_file(**{key: 2**31}), where="model")
+
+
+def gguf_vector(path: Path, tensors: dict[str, Any], architecture: str = "controlvector") -> Path:
+    from gguf import GGUFWriter
+
+    writer = GGUFWriter(str(path), architecture)
+    for name, value in tensors.items():
+        writer.add_tensor(name, np.asarray(value, dtype=np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [{}, {"direction.1": [[1.0, 2.0], [3.0, 4.0]]}, {"direction.-1": [1.0]}, {"direction.99999999": [1.0]},
+     {"weight": [1.0]}, {"direction.1": [math.nan]}, {"direction.1": [1.0, 2.0], "direction.2": [1.0]}],
+)  # fmt: skip
+def test_hostile_gguf_vectors_end_in_one_line(tmp_path: Path, tensors: Any) -> None:
+    path = gguf_vector(tmp_path / "v.gguf", tensors)
+    with pytest.raises(UserError, match=r"v\.gguf") as caught:
+        read_gguf(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_other_files_are_no_gguf_vectors(tmp_path: Path) -> None:
+    import pickle
+
+    whole = gguf_vector(tmp_path / "whole.gguf", {"direction.1": [1.0, 2.0]}).read_bytes()
+    written = {"cut.gguf": whole[:60], "llama.gguf": b"", "pickle.gguf": pickle.dumps({"direction.1": [1.0]}),
+               "counts.gguf": whole[:8] + b"\xff" * 16 + whole[24:]}  # fmt: skip
+    for name, content in written.items():
+        (tmp_path / name).write_bytes(content)
+    gguf_vector(tmp_path / "llama.gguf", {"direction.1": [1.0]}, architecture="llama")
+    for name in [*written, "nothing.gguf"]:
+        with pytest.raises(UserError, match=re.escape(name)) as caught:
+            read_gguf(tmp_path / name)
+        assert "\n" not in str(caught.value)

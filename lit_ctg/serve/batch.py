@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from lit_ctg.control.base import NO_TOKEN, Control, Prefix, Stage, Values
 from lit_ctg.control.bundle import load_named, register_ours
+from lit_ctg.control.future import StateProbe
 from lit_ctg.control.steered import Steered, by_control, check_together
 from lit_ctg.decoding.rule import ScoreRule
 from lit_ctg.errors import UserError, one_line, refuse
@@ -54,6 +55,7 @@ def load_served(words: tuple[str, ...]) -> tuple[Control, ...]:
         f"{', '.join(sorted(ON_SCORES | READS_STATES | IN_LAYERS))}); use lit-ctg generate"
         for control in controls
         if control.kind not in ON_SCORES | READS_STATES | IN_LAYERS
+        or isinstance(getattr(control, "classifier", None), StateProbe)
     )
     return controls
 
