@@ -27,6 +27,7 @@ from pathlib import Path, PurePath
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest

@@ -154,7 +154,7 @@ class ActivationVector(ClassControl):
     @property
     def settings(self) -> tuple[ControlSetting, ...]:
         if self.form == "add":
-            meaning, default = ("of the vector", 1.0) if self.scale == "raw" else ("of the state's norm", 0.3)
+            meaning, default = ("of the vector", 1.0) if self.scale == "raw" else ("of the state's norm", 0.2)
             strength = ControlSetting("strength", f"multiple {meaning} that is added; 0: none", default, low=0.0)
         else:
             what = "of the direction that is removed" if self.form == "ablate" else "of the way to the angle"
