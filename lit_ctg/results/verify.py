@@ -40,6 +40,8 @@ TOLERANCE = 1e-6
 TOLD = 10
 # measured beside the papers, without a manifest of printed numbers
 FIELD = "field"
+# papers whose perplexities are of all tokens: between those of the folds, not their mean
+POOLED = ("nslm",)
 
 
 @dataclass(frozen=True)
@@ -125,10 +127,13 @@ def ends(metric: str, interval: Interval | None, how: str) -> Iterator[Recompute
 
 
 def fold_means(record: RunRecord) -> Iterator[Recomputed]:
-    """Recompute the mean of what was measured over folds, and its interval, in any paper."""
+    """Recompute the mean of what was measured over folds, and its interval; or bound a whole by its folds."""
     for name, entry in record.metrics.items():
         if folds := entry.get("folds"):
             how = f"{len(folds)} folds"
+            if record.paper in POOLED:
+                yield Recomputed(name, min(folds), max(folds), how)
+                continue
             yield exactly(name, math.fsum(folds) / len(folds), how)
             if all(map(math.isfinite, folds)):
                 yield from ends(name, t_interval(folds), how)
