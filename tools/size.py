@@ -22,7 +22,9 @@ PACKAGE = "lit_ctg"
 PARSER = re.compile(r"ArgumentParser\(|hydra\.compose\(|sys\.argv\[\d\]|\w+, (?!_,)\w+, \w+ = .*\.partition\(\"=\"\)")
 # these read something else: Hydra's experiments and sweeps, arguments of our own process, words of the shell's
 # completion, a number on the page, name=folder
-OTHERS = {f"{PACKAGE}/{name}.py" for name in ("config", "run/sweep", "run/lab", "run/listing", "run/play", "run/steer")}
+OTHERS = {
+    f"{PACKAGE}/{name}.py" for name in ("config", "run/sweep", "run/lab", "run/listing", "run/play", "control/bundle")
+}
 Edges = dict[str, set[str]]
 
 

@@ -269,8 +269,7 @@ def states(
     """
     front, back = added_ids(tokenizer)
     rows = [_ids(tokenizer, text, back)[:LONGEST] for text in texts]
-    if not all(len(row) > len(front) for row in rows):
-        raise UserError("a text has no token: remove it")
+    refuse({"a text has no token: remove it": not all(len(row) > len(front) for row in rows)})
     parts, found, heard = [part for _, part in blocks(model)], dict[int, Tensor](), list[Tensor]()
 
     def hear(_module: nn.Module, _inputs: Any, output: Any) -> None:
@@ -372,9 +371,7 @@ def of_texts(
         UserError: fewer than two texts of a class, or a block that the model does not have.
     """
     classes = check_classes(list(texts))
-    few = [each for each, own in texts.items() if len(own) < 2]
-    if few:
-        raise UserError(f"texts of {few[0]}: give two or more, better fifty")
+    refuse({f"texts of {each}: give two or more, better fifty": len(own) < 2 for each, own in texts.items()})
     pairs = [states(model, tokenizer, own, read=read) for own in texts.values()]
     found = [state_XLD for state_XLD, _ in pairs]
     norm_L = torch.cat([norm_XL for _, norm_XL in pairs]).median(0).values.double()
@@ -388,8 +385,7 @@ def of_texts(
         at = range(count) if whole else [_best(found, method)] if layers == "best" else middle
     else:
         at = sorted(set(layers))
-    if not at or not set(at) <= set(range(count)):
-        raise UserError(f"layers={list(at)}: the model has blocks 0 to {count - 1}")
+    refuse({f"layers={list(at)}: the model has blocks 0 to {count - 1}": not at or not set(at) <= set(range(count))})
     unit_CLD = nn.functional.normalize(directions_CLD, dim=2)
     if form == "rotate":
         # the direction most like the others, and the axis along which they vary most

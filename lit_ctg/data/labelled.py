@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lit_ctg.data.source import TEXT_COLUMNS, Row, check_column, column_names, read_records, separator
-from lit_ctg.errors import UserError
+from lit_ctg.errors import refuse
 
 # usual names of a column of labels
 LABEL_COLUMNS = ("label", "labels", "class", "category", "sentiment", "topic", "stars", "rating", "score")
@@ -201,12 +201,11 @@ def gathered(where: str, names: Sequence[str], rows: Iterable[tuple[str, Sequenc
     attributes = tuple(attribute(name, [each for each in labels if each]) for name, labels in found.items())
     for each in attributes:
         count = sum(label is not None for label in found[each.name])
-        if len(each.labels) < 2:
-            only = f"only the label {each.labels[0]!r}" if each.labels else "no label"
-            raise UserError(f"{where}: '{each.name}' has {only} in {count} texts: give two labels or more")
-        if len(each.labels) > max(2, count - 1 if each.grades else count // 2):
-            raise UserError(
-                f"{where}: '{each.name}' has {len(each.labels)} different values in {count} texts, so they are no "
-                "labels: name their column with label=<column>"
-            )
+        only = f"only the label {each.labels[0]!r}" if each.labels else "no label"
+        most = max(2, count - 1 if each.grades else count // 2)
+        refuse({
+            f"{only} in {count} texts: give two labels or more": len(each.labels) < 2,
+            f"{len(each.labels)} different values in {count} texts, so they are no labels: name their column with "
+            "label=<column>": len(each.labels) > most,
+        }, f"{where}: '{each.name}' has ")  # fmt: skip
     return Labelled(where, [text for text, _ in kept], found, attributes, dict(left))

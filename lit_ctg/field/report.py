@@ -78,25 +78,26 @@ def check_record(record: RunRecord) -> RunRecord:
         UserError: it was damaged or not made by ``lit-ctg field run``; names the file and the field.
     """
     with within(record.source, "no run of the field writes this: delete the file"):
-        if not re.fullmatch(r"\w+-[\w.+-]+", record.name):
-            raise UserError("name: give <task>-<method>")
         for key, hint in _READ.items():
             value: Any = record.config
             for part in key.split("."):
                 value = value.get(part) if isinstance(value, dict) else None
             check_value(f"config.{key}", value, hint, composed=False)
-        for line, row in enumerate(record.samples, start=1):
-            for key, kind in _ROW.items():
-                if key not in row or not isinstance(row[key], kind):
-                    raise UserError(f"text {line}, {key}: {str(row.get(key))[:40]} is of another kind")
+        refuse(
+            f"text {line}, {key}: {str(row.get(key))[:40]} is of another kind"
+            for line, row in enumerate(record.samples, start=1)
+            for key, kind in _ROW.items()
+            if key not in row or not isinstance(row[key], kind)
+        )
         reported = [row for row in record.samples if row["part"] == "report"]
         names = [f"{name}/{label}" for name in (*_PER_CLASS, "human/distinct_2") for label in classes_of(record)]
         names += [f"human/{judge}/{label}" for judge in JUDGES for label in classes_of(record)]
         names += [f"judge/{judge}/accuracy{length}" for judge in JUDGES for length in ("", "_30")]
-        if missing := [name for name in (*names, *_COSTS, "chosen") if name not in record.metrics]:
-            raise UserError(f"metrics.{missing[0]} is missing")
-        if not reported:
-            raise UserError("samples: no text of the report")
+        refuse({
+            "name: give <task>-<method>": not re.fullmatch(r"\w+-[\w.+-]+", record.name),
+            **{f"metrics.{name} is missing": name not in record.metrics for name in (*names, *_COSTS, "chosen")},
+            "samples: no text of the report": not reported,
+        })  # fmt: skip
     return record
 
 
@@ -108,9 +109,8 @@ def load(records: Sequence[str] | None) -> list[RunRecord]:
     from lit_ctg.results.spec import experiments_root
 
     places = [Path(folder) for folder in records or ()]
-    for place in places:
-        if not place.exists():
-            raise UserError(f"no records at {place}: pass a folder of the field's runs with records=")
+    refuse({f"no records at {place}: pass a folder of the field's runs with records=": not place.exists()
+            for place in places})  # fmt: skip
     own = Path("outputs") / PAPER
     places = places or [own if own.is_dir() else experiments_root() / PAPER / RECORDS]
     found = load_records(places)

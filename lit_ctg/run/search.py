@@ -17,7 +17,7 @@ from lightning import Callback, LightningModule, Trainer
 from matplotlib.ticker import MaxNLocator
 
 from lit_ctg.config import compose, prepare_overrides
-from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.errors import UserError, did_you_mean, refuse
 from lit_ctg.figure import COLOURS, LETTER, Chart, Sheet
 from lit_ctg.files import try_lock, write_atomic
 from lit_ctg.results.record import load_record
@@ -77,14 +77,15 @@ def search(
         UserError: no Optuna, objective or setting to search; another process works on this study.
     """
     optuna = _optuna()
-    if objective is None:
-        raise UserError("sweep=optuna needs objective=<a metric of the record>, such as objective=val/perplexity")
     given = prepare_overrides(without_trust(words))
     overrides = [one for one in override_parser().parse_overrides(given) if one.key_or_group != "sweep"]
     space = {one.get_key_element(): _distribution(one) for one in overrides if one.is_sweep_override()}
     fixed = [str(one.input_line) for one in overrides if not one.is_sweep_override()]
-    if not space:
-        raise UserError("sweep=optuna has nothing to search: write a setting as <key>=interval(0,1) or <key>=1,2,3")
+    refuse({
+        "sweep=optuna needs objective=<a metric of the record>, such as objective=val/perplexity": objective is None,
+        "sweep=optuna has nothing to search: write a setting as <key>=interval(0,1) or <key>=1,2,3": not space,
+    })  # fmt: skip
+    assert objective is not None
     first = compose([*fixed, *(f"{key}={_first(values)}" for key, values in space.items())])
     digest = hashlib.sha256(repr((sorted(fixed), sorted(space.items()), objective, direction)).encode()).hexdigest()
     folder = Path(first.output_root) / "searches" / f"{first.paper}-{first.name}-{digest[:8]}"
@@ -206,14 +207,13 @@ def value_of(record: Path, objective: str, direction: str) -> float:
         UserError: the record lacks it, or the search would go the wrong way.
     """
     metrics = load_record(record).metrics
-    if objective not in metrics:
-        raise UserError(f"objective={objective}: not in {record}{did_you_mean(objective, metrics)}")
-    entry = metrics[objective]
-    if entry["direction"] == ("higher" if direction == "minimize" else "lower"):
-        other = "maximize" if direction == "minimize" else "minimize"
-        raise UserError(f"objective={objective}: {entry['direction']} is better, so pass direction={other}")
-    if not math.isfinite(entry["value"]):
-        raise UserError(f"objective={objective}: {entry['value']} in {record}")
+    entry = metrics.get(objective, {"direction": "none", "value": 0.0})
+    worse, other = ("higher", "maximize") if direction == "minimize" else ("lower", "minimize")
+    refuse({
+        f"not in {record}{did_you_mean(objective, metrics)}": objective not in metrics,
+        f"{worse} is better, so pass direction={other}": entry["direction"] == worse,
+        f"{entry['value']} in {record}": not math.isfinite(entry["value"]),
+    }, f"objective={objective}: ")  # fmt: skip
     return float(entry["value"])
 
 

@@ -11,7 +11,7 @@ from lit_ctg.control import vectors
 from lit_ctg.control.base import Control
 from lit_ctg.control.bundle import CONTROL, Origin, load
 from lit_ctg.data.huggingface_tokenizer import load as load_tokenizer
-from lit_ctg.errors import UserError
+from lit_ctg.errors import UserError, refuse
 from lit_ctg.network.huggingface import load_model
 from lit_ctg.network.pretrained import Loading, origin
 from lit_ctg.run.build import build_datamodule
@@ -47,8 +47,8 @@ def vector(
             asked = [_whole(word) for word in listed(layers)]
         tokenizer = load_tokenizer(str(model), None, "model")
         both = None if condition is None else _texts(condition)
-        if both is not None and set(both) != {"fires", "rest"}:
-            raise UserError(f"condition={condition}: name its two files or subfolders fires and rest")
+        named = both is None or set(both) == {"fires", "rest"}
+        refuse({f"condition={condition}: name its two files or subfolders fires and rest": not named})
         texts = _texts(data)
         with quiet():
             where = None if both is None else (both["fires"], both["rest"])

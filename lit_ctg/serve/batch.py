@@ -63,10 +63,14 @@ def load_served(words: tuple[str, ...]) -> tuple[Control, ...]:
 def settings_of(extra: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return ``{"<control>.<setting>": value}`` of a request's extra arguments, nested or flat."""
     nested = (extra or {}).get(KEY, {})
-    if not isinstance(nested, Mapping):
-        raise UserError(f'{KEY}: give a mapping, {{"<control>.<setting>": value}}')
     flat = {key[len(KEY) + 1 :]: value for key, value in (extra or {}).items() if key.startswith(f"{KEY}.")}
-    return {**nested, **flat}
+    found = {**nested, **flat} if isinstance(nested, Mapping) else {}
+    reply = str(found.get(REPLY, 0))[:80]
+    refuse({
+        f'{KEY}: give a mapping, {{"<control>.<setting>": value}}': not isinstance(nested, Mapping),
+        f"{REPLY}={reply}: give 0 or 1": found.get(REPLY, 0) not in (0, 1),
+    })  # fmt: skip
+    return found
 
 
 def checked(controls: Iterable[Control], extra: Mapping[str, Any] | None) -> tuple[bool, dict[str, Values]]:
@@ -79,8 +83,6 @@ def checked(controls: Iterable[Control], extra: Mapping[str, Any] | None) -> tup
     """
     settings = settings_of(extra)
     reply = settings.pop(REPLY, False)
-    if reply not in (0, 1):
-        raise UserError(f"{REPLY}={str(reply)[:80]}: give 0 or 1")
     given = by_control(controls, settings)
     named = {control: control.values(given[control.name], 1) for control in controls if given[control.name]}
     return bool(reply), {control.name: values for control, values in named.items() if not control.off(values).all()}
