@@ -89,7 +89,7 @@ def test_no_test_reads_what_a_users_runs_left() -> None:
 
 
 # extras that `make venv` leaves out
-UNLOCKED = {"docs", "tensorboard", "mlflow"}
+UNLOCKED = {"docs", "notebook", "tensorboard", "mlflow"}
 LOCKS = {name: f"requirements-{name}.lock" for name in ("cpu", "cuda")}
 
 

@@ -14,9 +14,16 @@ from lit_ctg.run.checkpoint import compose_with_checkpoint
 from lit_ctg.run.waiting import tokens
 from lit_ctg.terminal import Console
 
+# a paper's ``decoding.choice`` that takes the likeliest token
+GREEDY = "greedy"
+# of texts that are drawn in its place
+SHOWN_TEMPERATURE = 0.7
+
 
 def load(words: list[str]) -> tuple[DictConfig, Generator[Any]]:
     """Return a run's configuration and the generator of its model; ``words`` as on the command line.
+
+    Texts that are shown are drawn, unless the words choose otherwise: greedy ones repeat themselves.
 
     Raises:
         UserError: no checkpoint, its corpus is gone, or the experiment generates nothing.
@@ -24,6 +31,10 @@ def load(words: list[str]) -> tuple[DictConfig, Generator[Any]]:
     cfg, checkpoint = compose_with_checkpoint(words)
     if cfg.decoding is None:
         raise UserError(f"experiment {cfg.paper}/{cfg.name} sets no decoding, so there is nothing to generate with")
+    given = {word.partition("=")[0].lstrip("+") for word in words}
+    if cfg.decoding.get("choice") == GREEDY and "decoding.choice" not in given:
+        shown = {"choice": "sample", "temperature": SHOWN_TEMPERATURE}
+        cfg.decoding.update({key: value for key, value in shown.items() if f"decoding.{key}" not in given})
     datamodule = build_datamodule(cfg)
     module = build_model(cfg, datamodule)
     checkpoint.load_into(module, datamodule)
@@ -49,6 +60,8 @@ def generate(words: list[str]) -> list[GeneratedText]:
             watch=watch,
         )
     console = Console(soft_wrap=True, highlight=False)
+    if cfg.n > 1 and generator.draws(cfg.seed) is None and len({text.text for text in texts}) == 1:
+        Console(stderr=True, soft_wrap=True).print(f"n={cfg.n}: the same text each time, as decoding.choice={GREEDY}")
     for text in texts:
         console.print(text.text, markup=False)
         if found := text.note():

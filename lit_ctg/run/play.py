@@ -343,11 +343,26 @@ class Player:
 
     def range_of(self, setting: ControlSetting) -> tuple[float, float]:
         """Return the ends of a slider for a number; open ends are closed with room above a value that works."""
-        default = abs(float(setting.default or 0.0))
-        works = [abs(each.settings[setting.name]) for each in self.examples if setting.name in each.settings]
-        reach = 2 * max(works) if any(works) else max(OPEN_END, 4 * default)
+        works, default = self.works(setting), abs(float(setting.default or 0.0))
+        reach = 2 * works if works else max(OPEN_END, 4 * default)
         low = setting.low if math.isfinite(setting.low) else -reach
         return low, setting.high if math.isfinite(setting.high) else reach
+
+    def works(self, setting: ControlSetting) -> float:
+        """Return the largest value of a setting in the examples of its control, 0.0 where there is none.
+
+        A setting that they leave out works as it is by default, an optional one as the others of its control do.
+        """
+        control = f"{setting.name.partition('.')[0]}."
+        optional = {each.name for each in self.generator.controls if each.default is None}
+        found = [0.0]
+        for each in self.examples:
+            own = {name: abs(value) for name, value in each.settings.items() if name.startswith(control)}
+            if setting.default is not None and any(own.values()):
+                found.append(own.get(setting.name, abs(float(setting.default))))
+            elif setting.default is None:
+                found += [value for name, value in own.items() if name in optional]
+        return max(found)
 
     def play(
         self,

@@ -51,7 +51,7 @@ NONE = "(not set)"
 WRITING = '<p class="legend" role="status">writing ...</p>'
 HEAD = "# lit-ctg play\nOne prompt with and without controls, from the same draws."
 STYLE = """
-.gradio-container { max-width: 1100px !important; }
+.gradio-container { max-width: 1100px !important; width: 100% !important; margin: 0 auto !important; }
 .tokens, .draft { font-size: 1.05rem; line-height: 1.9; white-space: pre-wrap; overflow-wrap: anywhere; margin: 0; }
 .given { opacity: .7; } .token { border-radius: 3px; padding: 1px 0; }
 .token.up, .token.down { --half: calc(var(--share) * .45); }
@@ -63,7 +63,7 @@ STYLE = """
 table.effects caption { text-align: left; opacity: .85; padding: 4px 0; }
 table.effects th, table.effects td { text-align: left; padding: 2px 10px 2px 0; }
 #curve svg { max-width: 640px; height: auto; }
-@media (max-width: 700px) { .play > .texts { order: -1; } }
+@media (max-width: 700px) { .play > .texts { order: -1; } button.lg { padding: 8px 2px; white-space: nowrap; font-size: .85rem; } }
 """
 
 
@@ -203,9 +203,8 @@ def values_of(player: Player, example: Example | None) -> list[Any]:
         elif setting.of_names:
             found.append("")
         elif setting.default is None:
-            low, high = player.range_of(setting)
-            middle = high if low >= 0 else (low + high) / 2
-            found += [setting.name in chosen, chosen.get(setting.name, middle)]
+            once_on = player.works(setting) or player.range_of(setting)[1]
+            found += [setting.name in chosen, chosen.get(setting.name, once_on)]
         else:
             found.append(float(chosen.get(setting.name, setting.default)))
     return found
@@ -453,7 +452,8 @@ def _run_page(gr: Any, player: Player) -> None:
                     bare = gr.HTML(elem_id="bare")
             gr.Markdown("### What the controls did, token by token")
             tokens = gr.HTML(elem_id="effects")
-            table = gr.HTML(elem_id="table")
+            with gr.Accordion("In numbers", open=False):
+                table = gr.HTML(elem_id="table")
             session = gr.State(None)
             names = [s.name for s in player.generator.controls if not s.choices and not s.of_names]
             over = None

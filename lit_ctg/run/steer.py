@@ -67,6 +67,9 @@ def _conflicts(request: Request, beams_draw: bool) -> Iterator[str]:
         yield "prompts=<file.jsonl> and out=<file.jsonl> go together"
     if request.prompts is not None and request.prompt is not None:
         yield "prompt= is for one prompt, prompts= for a file of them: leave one out"
+    varied = any(isinstance(value, list) for value in request.control.values()) or "num_beams" in request.generate
+    if request.n > 1 and request.do_sample is False and not varied:
+        yield f"n={request.n} with do_sample=false: the likeliest text is the same each time; leave one of them out"
     if request.system is not None and not request.chat and request.prompts is None:
         yield "system= needs chat=true"
 
@@ -98,6 +101,12 @@ def steer(request: Request) -> list[str]:
     if chat:
         options["reply_only"] = True
     lines = _at_nats(steered, lines, request)
+    for control in steered.controls if not lines else ():
+        unset = [f"control.{control.name}.{each.name}=1" for each in control.settings if each.default is None]
+        given = any(key.startswith(f"{control.name}.") for key in request.control)
+        if unset and not given and bool(control.off(control.values({}, 1)).all()):
+            said = f"{control.name} is off: set {' or '.join(unset[:4])}"
+            Console(stderr=True, soft_wrap=True).print(said, markup=False, highlight=False)
     if lines:
         return _file(steered, lines, request, options)
     prompt: str | Sequence[int] = request.prompt or ""

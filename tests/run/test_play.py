@@ -238,6 +238,10 @@ def test_the_page_begins_with_the_sample_of_a_bundle(word_model, word_tokenizer,
     assert both == {"idea_gate.alpha": 0.25, "lexicon.to_polarity": 1.0}
     (alpha,) = (setting for setting in player.generator.controls if setting.name == "idea_gate.alpha")
     assert player.range_of(alpha) == (0.0, 0.5), "twice what works"
+    (strength,) = (setting for setting in player.generator.controls if setting.name == "lexicon.strength")
+    assert player.range_of(strength)[1] == 2 * strength.default, "which works in the example as it is by default"
+    other = ControlSetting("lexicon.to_strength", "", None, low=0.0)
+    assert player.range_of(other) == (0.0, 2.0), "as the others of its control"
 
 
 def test_who_leaves_stops_the_writing(player: Player, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -249,6 +249,7 @@ def test_a_slider_changes_a_text(browser: Any, serve: Any, smoke_run: Path, tmp_
     slider.evaluate("(s) => { s.value = 0.95; s.dispatchEvent(new Event('input', {bubbles: true})); }")
     slider.evaluate("(s) => s.dispatchEvent(new Event('pointerup', {bubbles: true}))")
     page.locator("#go").click()
+    page.get_by_text("In numbers").click()
     page.wait_for_function("document.querySelector('#table')?.innerText.includes('neg_high alone')")
     assert "control.neg_high=0.95" in page.locator("#command").inner_text()
     page.wait_for_function("document.querySelectorAll('#effects .token').length > 1")

@@ -162,6 +162,14 @@ def test_several_sequences_of_each_text(run: Run, tmp_path: Path) -> None:
         assert (tmp_path / out).read_text(encoding="utf-8") == whole
 
 
+def test_a_control_that_is_off_says_how_it_is_set(run: Run, word_model: Any, tmp_path: Path) -> None:
+    SoftPrompt(["war", "peace"], torch.zeros(2, 3, word_model.config.hidden_size)).save_pretrained(tmp_path / "soft")
+    words = ["generate", "model=lm", "controls=[soft,gate]", "prompt=in", "max_new_tokens=2"]
+    code, _, err = run(*words)
+    assert code == 0 and err == "soft_prompt is off: set control.soft_prompt.war=1 or control.soft_prompt.peace=1\n"
+    assert run(*words, "control.soft_prompt.war=1")[2] == ""
+
+
 def test_beams_draw_nothing(run: Run) -> None:
     words = ["generate", "model=lm", "controls=[gate]", "prompt=in", "n=3", "max_new_tokens=6", "generate.num_beams=2"]
     code, out, err = run(*words)
