@@ -13,7 +13,7 @@ from lit_ctg.control.steered import Steered
 from lit_ctg.core.chat import chat_ids
 from lit_ctg.core.generation import NO_END, Batch, ControlSetting, GeneratedText, Writer
 from lit_ctg.decoding.rule import RuleList
-from lit_ctg.errors import refuse
+from lit_ctg.errors import only_errors_of, refuse
 
 
 class SteeredGenerator(Writer[GeneratedText]):
@@ -67,7 +67,8 @@ class SteeredGenerator(Writer[GeneratedText]):
         options |= {"reply_only": self.chat, "logits_processor": [batch.wrap(RuleList())]}
         options |= {} if batch.seed is None else {"seed": batch.seed, "rows": batch.rows}
         options |= {"eos_token_id": NO_END} if batch.eos_id == NO_END else {}
-        made = self.steered.generate(batch.prompts, columns(batch.controls), **options)
+        with only_errors_of("transformers.generation.utils"):  # it warns of an id that no token has
+            made = self.steered.generate(batch.prompts, columns(batch.controls), **options)
         longest, texts = max(map(len, batch.prompts), default=0), []
         for own, ids in zip(batch.prompts, made.tolist(), strict=True):
             new = ids[longest:]

@@ -63,7 +63,7 @@ def test_surprises_go_round_and_fill_all_widgets() -> None:
     examples = [Example("one", {"a.to_x": 0.5}), Example("two", {"a.strength": 0.0})]
     player = Player("model", "title", generator, examples=examples)  # type: ignore[arg-type] # stands in
     assert next_example(player, 1) == [0, "one", 1.0, True, 0.5, NONE]
-    assert next_example(player, 0) == [1, "two", 0.0, False, 1.0, NONE]
+    assert next_example(player, 0) == [1, "two", 0.0, False, 0.5, NONE], "a slider that is off stands where it works"
 
 
 @pytest.mark.parametrize(
