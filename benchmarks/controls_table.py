@@ -114,7 +114,7 @@ ROWS = {
     "graphmax": Row(["graphmax/{asked}/graphmax"], {"graphmax.strength": 1}),
     "future": _classes("fudge/future", 16),
     "gradient": _classes("gradient/gradient", 0.2),
-    "activation_vector": _classes("vector/activation_vector", 0.2),
+    "activation_vector": _classes("vector/activation_vector", 0.15),
     "lora": Row(["lora/{asked}/lora"], {"lora.strength": 1.5}),
     "guidance": Row(
         ["lora/{asked}/lora"], {"lora.strength": 1, "guidance.strength": 0.5}, also=[lambda bench: Guidance()]

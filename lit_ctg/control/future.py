@@ -160,10 +160,10 @@ def _states(model: Any, ids_NT: Tensor, block: int | None) -> tuple[Tensor, Tens
     given_NT = torch.zeros(real_NT.shape, dtype=torch.long)
     for number, row in enumerate(rows):
         given_NT[number, : len(row)] = row.cpu()
-    device = like_inputs(model).device
+    place = like_inputs(model).device
     with heard(model, block) as found:
-        model(input_ids=given_NT.to(device), attention_mask=real_NT.long().to(device), use_cache=False)
-    return found[0], (length_N - 1).to(device)
+        model(input_ids=given_NT.to(place), attention_mask=real_NT.long().to(place), use_cache=False)
+    return found[0], (length_N - 1).to(place)
 
 
 def restored_classifier(config: dict[str, Any], tensors: dict[str, Tensor]) -> FutureClassifier | StateProbe:
