@@ -38,6 +38,10 @@ def test_an_offline_run_lies_in_the_run_directory_and_is_finished(tmp_path: Path
     assert b"val/perplexity" in content and f"{value:.4f}"[:5].encode() in content
     # nothing is there that is not also on disk
     assert "val/perplexity" in (folder / "metrics.csv").read_text().splitlines()[0]
+    # as if killed before its record was written
+    (folder / "run.json").unlink()
+    assert train(compose([*WORDS, *QUICK, f"output_root={tmp_path}"])).folder == folder
+    assert [path.stem for path in folder.rglob("*.wandb")] == [f"run-{run.run_id}"] * 2
 
 
 class ServersChoice(CSVLogger):
