@@ -1,6 +1,6 @@
-"""What a control costs inside vLLM: time a token under each control, divided by the bare engine's, and by Steered's.
+"""What a control costs inside vLLM: processor time a token under each, divided by the bare engine's, and by Steered's.
 
-    .venv-vllm/bin/python benchmarks/bench_serve.py [--model smollm2] [--rows 1,8,32] [--tokens 32] [--rounds 3]
+    .venv-vllm/bin/python benchmarks/bench_serve.py [--rows 1,8,32] [--tokens 32] [--rounds 3]
 
 One engine has all controls; the ways take turns. Exit code 1 where a control on scores takes more than ``LIMIT`` times
 the bare engine's time at 32 texts. `make test-vllm` makes the environment.
@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         steered.generate([PROMPT] * rows, **own)
 
     failed = False
-    print("| way | texts | tokens a second | ratio |\n|---|---:|---:|---:|")
+    print("| way | texts | tokens a second of processor time | ratio |\n|---|---:|---:|---:|")
     for rows in map(int, given.rows.split(",")):
         runs: dict[str, Callable[[], None]] = {
             name: lambda own=own, n=rows: by_engine(own, n) for name, own in ways.items()
@@ -69,10 +69,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         for number in range(given.rounds + 1):
             print(f"round {number} of {given.rounds}", file=sys.stderr)
             for name, run in runs.items():
-                begun = time.perf_counter()
+                begun = time.process_time()
                 run()
                 if number:  # the first one warms up
-                    seconds[name] = min(seconds[name], time.perf_counter() - begun)
+                    seconds[name] = min(seconds[name], time.process_time() - begun)
         for name, taken in seconds.items():
             ratio = taken / seconds["bare"]
             print(f"| {name} | {rows} | {rows * given.tokens / taken:.0f} | {ratio:.2f} |", flush=True)
