@@ -563,8 +563,8 @@ class ControlMake(_OnModel):
         from lit_ctg.field.own import make
 
         make(
-            self.data, self.model, self.out, text=self.text, label=self.label, methods=self.methods, seed=self.seed,
-            loading=self.loading,
+            self.data, self.model, self.out, text=self.text, label=[*self.label], methods=[*self.methods],
+            seed=self.seed, loading=self.loading,
         )  # fmt: skip
 
 

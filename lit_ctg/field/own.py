@@ -123,8 +123,7 @@ def _make_one(
 ) -> list[Path]:  # fmt: skip
     began = time.monotonic()
     bench = _bench(_Texts(found.of(attribute)), attribute, model, folder, seed, loading)
-    known = balanced(snippets(bench.task.examples("judge"), *bench.lengths, 2, 0), 0)
-    judge = BagJudge(known, 0)
+    judge = BagJudge(balanced(bench.task.examples("judge"), 0), 0)
     proof = prove(judge, snippets(bench.task.examples("report"), bench.lengths[1], bench.lengths[1], 1, 0))
     console.print(f"the judge of texts, trained on a third of them, is right for {proof.right} of {proof.of} others")
     best = None
