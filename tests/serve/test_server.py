@@ -71,7 +71,7 @@ def curl(port: int, block: str, **changes: Any) -> tuple[int, Any]:
     words[-1] = json.dumps(json.loads(words[-1]) | changes)
     made = subprocess.run([*words, "-w", "\n%{http_code}"], capture_output=True, text=True, timeout=300, check=True)
     answer, _, code = made.stdout.rpartition("\n")
-    return int(code), json.loads(answer)
+    return int(code), json.loads(answer) if answer.startswith("{") else answer
 
 
 def test_the_pages_request_is_steered_and_a_bad_one_is_answered_with_400(port: int) -> None:
@@ -113,6 +113,7 @@ def test_of_two_servers_behind_the_router_a_killed_one_costs_its_own_requests(po
     second = started(SERVE, other)
     urls = [f"http://127.0.0.1:{each}" for each in (port, other)]
     words = [str(router), "--worker-urls", *urls, "--policy", "round_robin", "--port", str(front), "--disable-retries"]
+    words += ["--health-check-interval-secs", "1", "--health-failure-threshold", "1"]
     process = subprocess.Popen(words, start_new_session=True)
     try:
         answers(front, process)
