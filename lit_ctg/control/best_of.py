@@ -15,7 +15,7 @@ from lit_ctg.control.base import NO_TOKEN, Prefix, Stage, Values, like_inputs
 from lit_ctg.control.future import FutureClassifier, StateProbe, restored_classifier
 from lit_ctg.control.token_bias import ClassControl, check_classes, check_count, class_settings, class_shares
 from lit_ctg.core.generation import ControlSetting
-from lit_ctg.errors import UserError
+from lit_ctg.errors import UserError, refuse
 
 if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
@@ -55,8 +55,8 @@ class BestOf(ClassControl):
 
     def draws(self, values: Values) -> Tensor:
         strength_B = values["strength"]
-        if not bool((strength_B == strength_B.round()).all()):
-            raise UserError(f"control {self.name}: strength={strength_B.tolist()}: give whole numbers of texts")
+        whole = bool((strength_B == strength_B.round()).all())
+        refuse({f"control {self.name}: strength={strength_B.tolist()}: give whole numbers of texts": not whole})
         return strength_B.masked_fill(self.off(values), 1).clamp(min=1).long()
 
     def hooks(self, model: Any, values: Values, prefix: Prefix) -> Iterable[RemovableHandle]:

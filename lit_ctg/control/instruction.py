@@ -38,13 +38,14 @@ class Instruction(ClassControl):
         self.wordings = {each: list(own) for each, own in wordings.items()}
         where = f"control {self.name}: wordings"
         for each, own in self.wordings.items():
-            if isinstance(wordings[each], str) or not own:
-                raise UserError(f"{where}.{each}: give a list of texts, one at least")
             for wording in own:
                 check_value(f"{where}.{each}", wording, str | Mapping[str, str])
-                roles = {"user"} if isinstance(wording, str) else set(wording)
-                if "user" not in roles or not roles <= set(ROLES):
-                    raise UserError(f"{where}.{each}: give a user's message, or messages by role, user among them")
+            roles = [{"user"} if isinstance(wording, str) else set(wording) for wording in own]
+            refuse({
+                "give a list of texts, one at least": isinstance(wordings[each], str) or not own,
+                "give a user's message, or messages by role, user among them":
+                    not all("user" in found and found <= set(ROLES) for found in roles),
+            }, f"{where}.{each}: ")  # fmt: skip
 
     @property
     def settings(self) -> tuple[ControlSetting, ...]:

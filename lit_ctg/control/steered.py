@@ -337,8 +337,7 @@ class Steered:
                 or a list of several; a text is a conversation of one message. Special tokens in them are text.
             system: the first message of each, of the role system.
         """
-        if self.tokenizer is None:
-            raise UserError("messages need a tokenizer: Steered(model, controls, tokenizer=...)")
+        self._need_tokenizer()
         one = isinstance(messages, str) or all(isinstance(message, Mapping) for message in messages)
         prompts = [chat_ids(self.tokenizer, each, system) for each in ([messages] if one else messages)]
         return self.write(prompts, settings, reply_only=True, **options)
@@ -459,7 +458,7 @@ class Steered:
 
     def _need_tokenizer(self) -> None:
         if self.tokenizer is None:
-            raise UserError("texts need a tokenizer: Steered(model, controls, tokenizer=...)")
+            raise UserError("texts and messages need a tokenizer: Steered(model, controls, tokenizer=...)")
 
     # prompts and options ---------------------------------------------------------------------------------------------
 
@@ -498,8 +497,7 @@ class Steered:
         if not isinstance(prompts, Iterable):
             raise UserError(f"prompts are a {type(prompts).__name__}: {PROMPTS}")
         lists = [self.prompt_ids(prompt) for prompt in prompts]
-        if not lists:
-            raise UserError("no prompt: give at least one")
+        refuse({"no prompt: give at least one": not lists})
         longest, pad = max(map(len, lists)), self._pad_id()
         ids = [[pad] * (longest - len(row)) + row for row in lists]
         mask = [[0] * (longest - len(row)) + [1] * len(row) for row in lists]
@@ -878,12 +876,11 @@ class _Drawn(ScoreRule):
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         if not self._generators:
             rows = range(len(scores) // self.most) if self.rows is None else self.rows
-            if not isinstance(rows, Sequence | np.ndarray):
-                raise UserError(f"rows={rows}: give a list of whole numbers")
+            texts = len(scores) // self.most
+            refuse({f"rows={rows}: give a list of whole numbers": not isinstance(rows, Sequence | np.ndarray)})
             for row in rows:
                 check_whole("rows", row, 0)
-            if len(rows) * self.most != len(scores):
-                raise UserError(f"{len(rows)} row numbers for {len(scores) // self.most} sequences: give one each")
+            refuse({f"{len(rows)} row numbers for {texts} sequences: give one each": len(rows) != texts})
             self._generators = [
                 np.random.default_rng([self.seed, row, *([copy] if copy else [])])
                 for row in rows

@@ -27,7 +27,7 @@ from lit_ctg.control.token_bias import TokenBias, log_odds
 from lit_ctg.control.vectors import of_texts
 from lit_ctg.data.huggingface_tokenizer import HuggingFaceTokenizer
 from lit_ctg.decoding.ngram import NgramModel
-from lit_ctg.errors import UserError, check_known
+from lit_ctg.errors import UserError, check_known, refuse
 from lit_ctg.field.bench import Arm, Bench
 from lit_ctg.field.task import NEUTRAL
 from lit_ctg.field.tune import batch_of, optimise
@@ -132,8 +132,7 @@ def _log_odds(bench: Bench) -> Control:
 
 def _lexicon(bench: Bench, label: str) -> Control:
     words = bench.word_lists[label]
-    if not words:
-        raise UserError(f"no word sets {label} apart in the training texts: give more text")
+    refuse({f"no word sets {label} apart in the training texts: give more text": not words})
     return LexiconSteering(Lexicon.of(words, {label: [1.0] * len(words)}, [""] * len(words)), gain=1.0)
 
 

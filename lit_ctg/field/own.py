@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from lit_ctg.control import Origin, fingerprint
 from lit_ctg.control.bundle import versions
 from lit_ctg.data.document import Document
@@ -18,11 +20,11 @@ from lit_ctg.data.labelled import Labelled
 from lit_ctg.errors import check_known
 from lit_ctg.field.bench import Arm, Bench, Parts
 from lit_ctg.field.export import places
-from lit_ctg.field.judge import BagJudge, balanced, prove, snippets
+from lit_ctg.field.judge import BagJudge, EncoderJudge, Judge, balanced, prove, snippets
 from lit_ctg.field.measure import REPETITION, repetition
 from lit_ctg.field.methods import METHODS
 from lit_ctg.field.task import Task, class_name, unspaced
-from lit_ctg.network.pretrained import Loading
+from lit_ctg.network.pretrained import Loading, cached
 from lit_ctg.results.record import environment
 from lit_ctg.run.export import write_bundle
 from lit_ctg.run.quiet import quiet
@@ -39,6 +41,8 @@ DECODE: dict[str, Any] = {
     "contexts": 16,
 }  # fmt: skip
 TRAIN = {"steps": 30, "batch": 4, "length": 64, "learning_rate": 5e-4, "rank": 8, "texts": 200}
+# the encoder of the judge, and its training
+ENCODER, STEPS = "minilm", 100
 # texts that are shown of each label
 SHOWN = 2
 # below it the judge hardly knows the labels apart, and a score says little
@@ -123,9 +127,14 @@ def _make_one(
 ) -> list[Path]:  # fmt: skip
     began = time.monotonic()
     bench = _bench(_Texts(found.of(attribute)), attribute, model, folder, seed, loading)
-    judge = BagJudge(balanced(bench.task.examples("judge"), 0), 0)
+    with quiet():
+        judge = _judge(bench)
     proof = prove(judge, snippets(bench.task.examples("report"), bench.lengths[1], bench.lengths[1], 1, 0))
-    console.print(f"the judge of texts, trained on a third of them, is right for {proof.right} of {proof.of} others")
+    better = "" if judge.name == ENCODER else f"; lit-ctg model get {ENCODER} makes a better one"
+    console.print(
+        f"the judge ({judge.name}), trained on a third of the texts, is right for {proof.right} of {proof.of} others"
+        + better
+    )
     best = None
     for number, name in enumerate(tried, 1):
         console.print(f"{number} of {len(tried)}: {METHODS[name].title}")
@@ -168,6 +177,18 @@ def _make_one(
     return [place for place, _ in folders]
 
 
+def _judge(bench: Bench) -> Judge:
+    """Return a judge of the classes: a sentence encoder where it is in the cache, else word counts."""
+    known = balanced(bench.task.examples("judge"), 0)
+    if cached(ENCODER) is None:
+        return BagJudge(known, 0)
+    torch.manual_seed(0)
+    encoder = EncoderJudge(ENCODER, bench.task.targets)
+    encoder.name = ENCODER
+    encoder.fit(known, steps=STEPS, batch=16, learning_rate=5e-5, seed=0)
+    return encoder
+
+
 def _bench(texts: _Texts, name: str, model: str, folder: Path, seed: int, loading: Loading) -> Bench:
     task = Task(
         name=class_name(name), data=texts, labels=None, column="source", shares=SHARES, per_label=3000,
@@ -183,7 +204,7 @@ def _bench(texts: _Texts, name: str, model: str, folder: Path, seed: int, loadin
 
 
 def _written(
-    bench: Bench, arms: Mapping[str, Arm], strengths: Mapping[str, float], split: str, judge: BagJudge
+    bench: Bench, arms: Mapping[str, Arm], strengths: Mapping[str, float], split: str, judge: Judge
 ) -> dict[str, tuple[list[str], list[float]]]:
     """Return for each class the texts under its arm, and 1 for each that the judge takes for it."""
     found = {}

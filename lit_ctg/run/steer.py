@@ -96,8 +96,8 @@ def steer(request: Request) -> list[str]:
         _check_out(Path(request.out), Path(request.prompts))
     steered = _loader(request.engine)(request.model, request.controls, request.revision, loading=request.loading)
     chat = request.chat or any(line.key == "messages" for line in lines)
-    if chat and request.chat is False:
-        raise UserError(f"chat=false, but prompts={request.prompts} holds messages: leave chat=false out")
+    refuse({f"chat=false, but prompts={request.prompts} holds messages: leave chat=false out":
+            chat and request.chat is False})  # fmt: skip
     if chat:
         options["reply_only"] = True
     lines = _at_nats(steered, lines, request)
@@ -190,8 +190,7 @@ def _of_rows(key: str, value: Any, rows: Sequence[int], n: int) -> Any:
     """Return a setting's values for some of the texts."""
     if not isinstance(value, list):
         return value
-    if len(value) != n:
-        raise UserError(f"control.{key} has {len(value)} values for n={n} texts: give one for all or one each")
+    refuse({f"control.{key} has {len(value)} values for n={n} texts: give one for all or one each": len(value) != n})
     return [value[row] for row in rows]
 
 
@@ -252,8 +251,7 @@ def read_lines(path: Path, settings: Mapping[str, Any]) -> list[Line]:
             check_mapping(where, found, {key: str if key == "prompt" else list, "settings": dict[str, Any]}, (key,))
             prompt = found[key] if key == "prompt" else check_messages(found[key], where)
             lines.append(Line(prompt, {**settings, **found.get("settings", {})}, where))
-    if not lines:
-        raise UserError(f"prompts={path} is empty: give one JSON object per line")
+    refuse({f"prompts={path} is empty: give one JSON object per line": not lines})
     return lines
 
 
@@ -314,8 +312,7 @@ def _check_out(out: Path, prompts: Path) -> None:
             same = out.samefile(prompts)
         except FileNotFoundError:
             return
-    if same:
-        raise UserError(f"out={out} is the file of prompts: give another file")
+    refuse({f"out={out} is the file of prompts: give another file": same})
 
 
 def _append(

@@ -37,6 +37,7 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 def made(given: tuple[str, str], out: Path, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> list[Path]:
     monkeypatch.setattr(own, "DECODE", own.DECODE | SMALL)
     monkeypatch.setattr(own, "BUDGETS", (1.0,))
+    monkeypatch.setattr(own, "cached", lambda name: None)
     options: dict[str, Any] = {"text": "text", "label": ["mood"], "methods": ["log_odds"], "seed": 0, "loading": PLAIN}
     return own.make(given[0], given[1], str(out), **options | changes)
 
