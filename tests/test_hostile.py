@@ -52,7 +52,7 @@ from lit_ctg.data.folder import FolderDataModule, labels_of
 from lit_ctg.data.source import read_lines, read_records
 from lit_ctg.data.tokenizer import WordTokenizer
 from lit_ctg.errors import UserError
-from lit_ctg.field.export import _places
+from lit_ctg.field.export import places
 from lit_ctg.field.report import report as field_report
 from lit_ctg.files import files_in
 from lit_ctg.limits import check_settings
@@ -550,7 +550,7 @@ def test_an_interrupted_export_is_restored_by_whoever_comes_next(tmp_path: Path)
 def test_a_class_cannot_lead_an_export_elsewhere(tmp_path: Path) -> None:
     arms: Any = {target: SimpleNamespace(controls=[controls()["token_bias"]]) for target in ("good", "../../bad")}
     with pytest.raises(UserError, match=re.escape("'../../bad'")):
-        _places(arms, tmp_path)
+        places(arms, tmp_path)
 
 
 # ---- the page -------------------------------------------------------------------------------------------------------
@@ -1032,14 +1032,6 @@ def test_a_field_record_with_a_text_of_another_kind_is_named(key: str, tmp_path:
 
     with pytest.raises(UserError, match=rf"run\.json: .*{key}"):
         _field_report(tmp_path, change)
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"task": "a", "bench": "b", "seed": 1, "balanced_accuracy": 3}'])
-def test_a_damaged_ranking_of_other_judges_is_named(text: str, tmp_path: Path) -> None:
-    (tmp_path / "runs" / "judges").mkdir(parents=True)
-    (path := tmp_path / "runs" / "judges" / "pets-seed1.json").write_text(text)
-    with pytest.raises(UserError, match=re.escape(str(path))):
-        _field_report(tmp_path, lambda runs, texts: None)
 
 
 # ---- settings -------------------------------------------------------------------------------------------------------

@@ -244,8 +244,8 @@ class Steered:
             for front, own in zip(fronts, owns or [()] * size, strict=True):
                 front += own
         if not any(fronts):
-            start = self._start(int(ids_BT[0, -1]))
-            return ids_BT, mask_BT, (torch.full((size,), last), start) if reply_only else None
+            reply = torch.full((size,), last), self._start(int(ids_BT[0, -1]))
+            return ids_BT, mask_BT, reply if reply_only else None
         if reply_only:
             raise UserError("an instruction is put before a prompt: in a chat give system= or a message")
         begin, rows, columns = self._start(NO_TOKEN), [], []
@@ -594,7 +594,7 @@ class Steered:
     def _start(self, otherwise: int) -> int:
         """Return the id that begins a text."""
         start = getattr(self.tokenizer, "bos_token_id", None)
-        start = self.model.config.bos_token_id if start is None else start
+        start = getattr(self.model.config, "bos_token_id", None) if start is None else start
         return otherwise if start is None else int(start)
 
     def _read(self, prompt: str) -> list[int]:

@@ -214,7 +214,7 @@ def test_a_start_tries_failed_jobs_again_only_when_asked(lab: Lab, monkeypatch: 
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["begin"], "one of start, stop, status, collect"),
+        (["begin"], "start.*stop.*status.*collect"),
         (["start", "paper=nobody"], "nobody"),
         (["start", "workers=many"], "workers=many"),
         (["start", "nice=20"], "nice=20"),
