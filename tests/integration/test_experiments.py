@@ -20,9 +20,12 @@ PRETRAINED = (
     "graphmax/in_domain_controls",
     "graphmax/in_domain_pretrained",
     "graphmax/pretrained",
+    "graphmax/pretrained_smollm2",
     "graphmax/pretrained_translation",
     "idea_gate/pretrained",
     "idea_gate/pretrained_baseline",
+    "nslm/pretrained",
+    "nslm/pretrained_places",
     "semantic_fusion/pretrained",
     "semantic_fusion/pretrained_channel",
 )
