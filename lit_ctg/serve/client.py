@@ -53,6 +53,8 @@ def without_weights(model: str, words: Sequence[str], revision: str | None = Non
 
 def complete(steered: Steered, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings with the defaults of the controls that have none: a server leaves those off."""
+    # in a file of prompts, a line's settings are None where only other lines have one
+    settings = {name: value for name, value in settings.items() if value is not None}
     given = steered.settings_of(settings)
     defaults = {
         f"{control.name}.{each.name}": each.default
@@ -60,7 +62,7 @@ def complete(steered: Steered, settings: Mapping[str, Any]) -> dict[str, Any]:
         for each in control.settings
         if each.name == control.strength and not given[control.name]
     }
-    return defaults | {name: value for name, value in settings.items() if value is not None}
+    return defaults | settings
 
 
 def seed_of(seed: int, row: int) -> int:

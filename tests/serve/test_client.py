@@ -114,8 +114,10 @@ def test_a_server_that_is_not_there_or_refuses_ends_in_one_line(server: str, fol
 def test_settings_are_completed_as_steered_has_them(folder: Path) -> None:
     steered = without_weights(str(folder / "model"), [str(folder / kind) for kind in KINDS])
     given = {"memory.mixture": "product", "token_bias.to_good": None}
-    assert complete(steered, given) == {"memory.mixture": "product"} | {}
+    assert complete(steered, given) == {"memory.mixture": "product", "token_bias.strength": 1.0}
     assert complete(steered, {}) == {"memory.strength": 1.0, "token_bias.strength": 1.0}
+    # as a file of prompts gives them, of which another line sets the memory
+    assert complete(steered, {"memory.strength": None}) == {"memory.strength": 1.0, "token_bias.strength": 1.0}
     assert steered.check("the acid", {"memory.strength": 1}, max_new_tokens=3) == 0
 
 
