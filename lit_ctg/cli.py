@@ -556,7 +556,7 @@ class ControlMake(_OnModel):
     model: str = option("a causal language model: a name of lit-ctg model list, a folder, or a hub name", "smollm2")
     text: str | None = option("the column of the text", None)
     label: Names = option("columns of labels, an attribute and a control each", ())
-    methods: Names = option("what is tried: log_odds, fudge, vector, lora, ...; default: the first three", ())
+    methods: Names = option("methods to try: log_odds, fudge, vector, lora, ...; default: the first three", ())
     seed: Seed = option("of everything drawn", 0)
 
     def execute(self) -> None:
@@ -584,7 +584,7 @@ class ControlVector(_OnModel):
     out: Annotated[str, MinLen(1)] = option("the folder of the bundle, or a file <name>.gguf for llama.cpp and repeng")
     model: str | None = option("of texts: a name of lit-ctg model list, a folder, or a hub name", None)
     method: Literal["means", "pca", "pca_centred"] = option("how the direction is found in states", "means")
-    form: Literal["add", "ablate", "rotate"] = option("what is done with it", "add")
+    form: Literal["add", "ablate", "rotate"] = option("how the direction changes the states", "add")
     layers: str = option("blocks that are changed: middle, all, best (on held-out texts), or [12,13]", "")
     tokens: Literal["all", "generated", "prompt_end"] = option("where: see docs/controls.md", "all")
     scale: Literal["norm", "raw"] = option("strength in units of the state's norm, or of the vector", "norm")

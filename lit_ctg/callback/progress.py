@@ -48,7 +48,7 @@ class Progress(Checked, RichProgressBar):
         Progress.current = self._lines = None
 
     def _count(self, trainer: Trainer, part: str, done: int, total: float) -> None:
-        """Count the batches of a part of the run where there is no bar."""
+        """Count the batches of a part of the run without a progress bar."""
         if self._lines is None or not trainer.is_global_zero:
             return
         if done == 1 or part not in self._tasks:

@@ -38,9 +38,9 @@ from lit_ctg.papers.idea_gate.control import of_run
 from lit_ctg.papers.semantic_fusion.control import LexiconSteering
 from lit_ctg.papers.semantic_fusion.lexicon import Lexicon
 
-# nats by which a control may move the next token's distribution: what is tried of every control
+# budgets: nats by which each control moves the next token's distribution
 BUDGETS = (0.25, 1.0, 4.0)
-# what is tried of an instruction; {} is what a task asks for
+# wordings of an instruction; the task's request replaces {}
 WORDINGS = ("Write {}.", "Continue a text. The text is {}.", "I collect good examples of {}. Write one.")
 EXAMPLES = (1.0, 2.0, 4.0)
 BEST_OF = 4

@@ -1,4 +1,4 @@
-"""`lit-ctg control make`: a control of one's own labelled texts, the best of a few on held-out texts."""
+"""`lit-ctg control make`: a control made from labelled texts, the best of a few on held-out texts."""
 
 from __future__ import annotations
 
