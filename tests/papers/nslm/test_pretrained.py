@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,18 +13,25 @@ import pytest
 import torch
 import transformers
 
+from lit_ctg.config import compose
 from lit_ctg.data.huggingface_tokenizer import HuggingFaceTokenizer
 from lit_ctg.network.huggingface import HuggingFaceBackbone
 from lit_ctg.papers.nslm import make_recogniser
 from lit_ctg.papers.nslm.pretrained import ARMS, MicroModelTrial, PretrainedModel, Read, readable
+from lit_ctg.run.train import train
 from tests.papers.nslm.test_from_text import TEXTS, YEAR, model, tokenizer  # noqa: F401
 
 
 @pytest.fixture(scope="module")
-def module(model: Any, tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> PretrainedModel:  # noqa: F811
+def folder(model: Any, tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:  # noqa: F811
     folder = tmp_path_factory.mktemp("tiny")
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def module(folder: Path) -> PretrainedModel:
     vocabulary = HuggingFaceTokenizer.of(transformers.AutoTokenizer.from_pretrained(folder))
     return PretrainedModel(vocabulary=vocabulary, backbone=HuggingFaceBackbone(path=str(folder))).eval()
 
@@ -100,10 +108,15 @@ def test_readable_text_of_wikitext() -> None:
     assert readable("in 1 @,@ 234 ( 3 @.@ 5 km ) , a well @-@ known man .") == "in 1,234 (3.5 km), a well-known man."
 
 
-def test_a_run_of_the_experiment_leaves_a_record(tmp_path: Path) -> None:
-    """Composed by name; the model is the tests' tiny one (``tests/integration`` runs every experiment)."""
-    from lit_ctg.config import compose
-
-    for name, total in (("pretrained", "numbers"), ("pretrained_places", "places")):
-        cfg = compose([f"experiment=nslm/{name}", "size=smoke", f"output_root={tmp_path}", "backbone.path=tiny"])
-        assert cfg.callback.nslm_members.total == total
+@pytest.mark.long
+@pytest.mark.parametrize(("name", "total"), [("pretrained", "numbers"), ("pretrained_places", "places")])
+def test_a_run_of_the_experiment_leaves_a_record(name: str, total: str, folder: Path, tmp_path: Path) -> None:
+    words = [f"experiment=nslm/{name}", "size=smoke", f"output_root={tmp_path}", f"backbone.path={folder}"]
+    cfg = compose([*words, "trainer.accelerator=cpu"])
+    assert cfg.callback.nslm_members.total == total
+    outcome = train(cfg)
+    metrics = json.loads((outcome.folder / "run.json").read_text(encoding="utf-8"))["metrics"]
+    assert outcome.status == "DONE"
+    # 64 letters of an article, which is what the tiny model reads, may hold no member
+    assert {f"weight/{arm}" for arm in ARMS} <= set(metrics)
+    assert metrics["test/bare/global"]["n"] > 0 and metrics["test/bare/global"]["value"] > 1
