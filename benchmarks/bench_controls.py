@@ -1,11 +1,12 @@
 """What a control costs: a decode step under each control, and under several, divided by the bare model's.
 
     python benchmarks/bench_controls.py [--size gpt2] [--rows 8] [--tokens 16] [--device cuda] [--quick]
-    python benchmarks/bench_controls.py --model smollm2 [--rows 1,8,32]
+    python benchmarks/bench_controls.py --model smollm2 [--dtype bfloat16] [--rows 1,8,32] [--sampling]
 
 A random GPT-2, or a model of ``lit-ctg model list``, writes from prompts of different lengths by Hugging Face's
 ``generate``, greedily. Exit code 1 where the controls of all papers together take more than ``LIMIT`` times the bare
-decode (on size gpt2).
+decode (on size gpt2). ``--sampling`` only compares what the level field does with ``generate`` alone, by top-k and
+nucleus: its own draws of each row, and a control that does next to nothing.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from turns import Row, best, parser, read, report
 from lit_ctg.control import Control, Steered
 from lit_ctg.control.lora import LoRA
 from lit_ctg.control.memory import Memory
+from lit_ctg.control.token_bias import TokenBias
 from lit_ctg.data.sample_text import sample_documents
 from lit_ctg.decoding.ngram import NgramModel
 from lit_ctg.network.huggingface import load_model
@@ -46,6 +48,8 @@ from lit_ctg.papers.semantic_fusion.model import GatedFusion
 # width, layers, heads, tokens of the head
 SIZES = {"quick": (16, 1, 2, 8000), "small": (384, 6, 6, 8000), "gpt2": (768, 12, 12, 50257)}
 LIMIT = 1.6
+# of the field's sampling over transformers alone
+SAMPLING, OVERHEAD = {"do_sample": True, "top_k": 200, "top_p": 0.9}, 1.1
 SETTINGS = {
     "idea_gate": {"alpha": 0.5},
     "graphmax": {"strength": 0.3},
@@ -112,6 +116,31 @@ def controls(model: Any, tokenizer: Any, given: list[str]) -> list[Control]:
     ]
 
 
+def sampled(model: Any, tokenizer: Any, given: list[str], count: int, options: Any) -> list[Row]:
+    """Return what the field's sampling takes, as multiples of ``generate`` alone, for whole texts."""
+    read = tokenizer(prompts(given, count), padding=True, padding_side="left", return_tensors="pt").to(options.device)
+    lengths = {"min_new_tokens": options.tokens, "max_new_tokens": options.tokens}
+    idle = TokenBias(dict.fromkeys(("one", "other"), torch.zeros(model.get_output_embeddings().weight.shape[0])))
+
+    def ours(names: list[Control], on: dict[str, float]) -> Any:
+        steered = Steered(model, names, tokenizer=tokenizer)
+        return lambda: steered.generate(read, on, seed=0, rows=range(count), pad_token_id=0, **SAMPLING, **lengths)
+
+    ways = {
+        "generate": lambda: model.generate(**read, pad_token_id=0, **SAMPLING, **lengths),
+        "without a control": ours([], {}),
+        "under a control": ours([idle], {"token_bias.strength": 1.0, "token_bias.to_one": 1.0}),
+    }
+    seconds = best(ways, options.rounds, options.device)
+    what = f"sampling, {options.model or 'random GPT-2'}, {count} texts of {options.tokens} tokens"
+    return [Row(f"{what}: {name} / generate", seconds[name] / seconds["generate"], most=OVERHEAD)
+            for name in ways if name != "generate"]  # fmt: skip
+
+
+def prompts(given: list[str], rows: int) -> list[str]:
+    return [" ".join(text.split()[: 8 + 2 * (row % 8)]) for row, text in enumerate(given[:rows])]
+
+
 def main(words: Sequence[str] | None = None) -> int:
     """Print the ratios; return the exit code."""
     made = parser(__doc__)
@@ -121,10 +150,13 @@ def main(words: Sequence[str] | None = None) -> int:
         "--rows", type=lambda text: [int(part) for part in text.split(",")], default=[8], help="8 or 1,8,32"
     )
     made.add_argument("--tokens", type=int, default=8)
+    made.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32", help="of --model")
+    made.add_argument("--sampling", action="store_true", help="only what the level field's sampling costs")
     options = read(made, words)
     given = texts()[:40] if options.quick else texts()
     if options.model:
-        size, model = options.model, load_model(options.model, where="--model", loading=Loading(options.device)).eval()
+        loading = Loading(options.device, options.dtype)
+        size, model = options.model, load_model(options.model, where="--model", loading=loading).eval()
         tokenizer = AutoTokenizer.from_pretrained(resolve(options.model, "--model"))
         tokens, width = model.get_output_embeddings().weight.shape
     else:
@@ -136,6 +168,9 @@ def main(words: Sequence[str] | None = None) -> int:
         )
         model = GPT2LMHeadModel(config).eval().to(options.device)
     model.generation_config.eos_token_id = None  # every text has all its tokens
+    if options.sampling:
+        return report([row for count in options.rows for row in sampled(model, tokenizer, given, count, options)],
+                      options)  # fmt: skip
     every = controls(model, tokenizer, given)
     papers = [control for control in every if control.name not in OURS]
     sets = {"bare": [], **{control.name: [control] for control in every}, ALL: papers}
@@ -143,10 +178,9 @@ def main(words: Sequence[str] | None = None) -> int:
         sets = {"bare": [], ALL: papers}
 
     def text(names: list[Control], rows: int, length: int) -> Any:
-        prompts = [" ".join(text.split()[: 8 + 2 * (row % 8)]) for row, text in enumerate(given[:rows])]
         on = {f"{each.name}.{key}": value for each in names for key, value in SETTINGS[each.name].items()}
         steered = Steered(model, names, tokenizer=tokenizer)
-        return lambda: steered.generate(prompts, on, max_new_tokens=length, pad_token_id=0)
+        return lambda: steered.generate(prompts(given, rows), on, max_new_tokens=length, pad_token_id=0)
 
     lengths = (1, 1 + (1 if options.quick else options.tokens))
     limit = LIMIT if size == "gpt2" else None

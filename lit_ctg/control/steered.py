@@ -203,7 +203,8 @@ class Steered:
         with self.attached(settings, len(ids_BT), prefix) as rules, ExitStack() as stack:
             drawn = None
             if seed is not None and samples:
-                drawn = _Drawn(seed, rows, most)
+                keeps = bool(asked.get("output_scores", self.model.generation_config.output_scores))
+                drawn = _Drawn(seed, rows, most, keeps)
                 stack.enter_context(_last(self.model, drawn))
             beams = (asked.get("num_beams", self.model.generation_config.num_beams) or 1) > 1
             if beams and rules:
@@ -863,13 +864,14 @@ class _Drawn(ScoreRule):
 
     Args:
         most: draws of each row, next to each other; the first are those of a single draw.
+        keeps: whether to keep the scores, which for 32 texts of a large vocabulary take 6 MB a step.
 
     Attributes:
-        before: the scores of every step.
+        before: the scores of every step, with ``keeps``.
     """
 
-    def __init__(self, seed: int, rows: Sequence[int] | None, most: int = 1) -> None:
-        self.seed, self.rows, self.most = seed, rows, most
+    def __init__(self, seed: int, rows: Sequence[int] | None, most: int = 1, keeps: bool = True) -> None:
+        self.seed, self.rows, self.most, self.keeps = seed, rows, most, keeps
         self.before: list[Tensor] = []
         self._generators: list[np.random.Generator] = []
 
@@ -886,7 +888,8 @@ class _Drawn(ScoreRule):
                 for row in rows
                 for copy in range(self.most)
             ]
-        self.before.append(scores)
+        if self.keeps:
+            self.before.append(scores)
         uniform_N = torch.tensor([generator.random() for generator in self._generators], dtype=torch.float64)
         drawn_N1 = sample(scores, uniform_N.to(scores.device)).unsqueeze(1)
         return torch.full_like(scores, -torch.inf).scatter(1, drawn_N1, 0.0)

@@ -355,7 +355,7 @@ class Bench:
 
         def make(folder: Path, checkpoint: Path) -> dict[str, Any]:
             sizes = {key: options[key] for key in ("steps", "batch", "learning_rate")}
-            encoder.fit(known, **sizes, seed=0)
+            encoder.fit(known, **sizes, seed=0, checkpoint=checkpoint)
             encoder.save(folder)
             return {"texts": len(known)}
 

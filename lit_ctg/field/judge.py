@@ -167,8 +167,11 @@ class EncoderJudge(nn.Module):
         real_BT1 = read["attention_mask"].unsqueeze(-1).to(state_BTD)
         return self.head((state_BTD * real_BT1).sum(1) / real_BT1.sum(1).clamp(min=1))
 
-    def fit(self, examples: Sequence[Example], *, steps: int, batch: int, learning_rate: float, seed: int) -> None:
-        """Fine-tune on random batches of examples."""
+    def fit(
+        self, examples: Sequence[Example], *, steps: int, batch: int, learning_rate: float, seed: int,
+        checkpoint: Path | None = None,
+    ) -> None:  # fmt: skip
+        """Fine-tune on random batches of examples, from the checkpoint where there is one."""
         labels = torch.tensor([self.labels.index(example.label) for example in examples])
 
         def loss_of(generator: np.random.Generator) -> Tensor:
@@ -176,7 +179,7 @@ class EncoderJudge(nn.Module):
             return nn.functional.cross_entropy(self([examples[place].text for place in chosen]), labels[chosen])
 
         self.train()
-        optimise(self.parameters(), loss_of, steps=steps, learning_rate=learning_rate, seed=seed)
+        optimise(self.parameters(), loss_of, steps=steps, learning_rate=learning_rate, seed=seed, checkpoint=checkpoint)
         self.eval()
 
     def save(self, folder: Path) -> None:

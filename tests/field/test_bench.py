@@ -10,8 +10,10 @@ import torch
 
 from lit_ctg.control.token_bias import TokenBias
 from lit_ctg.errors import UserError
+from lit_ctg.field import tune
 from lit_ctg.field.bench import PART, Arm, Bench, Parts, facts
 from lit_ctg.field.command import compose
+from lit_ctg.field.judge import EncoderJudge
 from lit_ctg.field.methods import METHODS
 from lit_ctg.field.run import build_bench
 from lit_ctg.field.task import SPLITS
@@ -74,3 +76,23 @@ def test_judges_and_methods_share_no_text(bench: Bench) -> None:
     own = {split: {each.text for each in bench.task.examples(split)} for split in SPLITS}
     assert sum(map(len, own.values())) == len(set.union(*own.values()))
     assert {name: sorted(found) for name, found in bench.proofs.items()} == {"tfidf": [30, 60], "encoder": [30, 60]}
+
+
+def test_judges_that_were_stopped_go_on(
+    field_words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [*(word for word in field_words if "output_root" not in word), f"output_root={tmp_path}", "judges.steps=3"]
+    steps, inner = list[int](), EncoderJudge.forward
+
+    def stopped(self: EncoderJudge, texts: list[str]) -> Any:
+        steps.append(len(texts))
+        if len(steps) == 3:
+            raise KeyboardInterrupt
+        return inner(self, texts)
+
+    monkeypatch.setattr(tune, "EVERY", 1)
+    monkeypatch.setattr(EncoderJudge, "forward", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        _ = build_bench(compose(words)).judges
+    _ = build_bench(compose(words)).judges
+    assert len(steps) == 4, "the third step again, no other"
