@@ -1,7 +1,7 @@
 """Text that no model of 2024 has read: entries of Debian's changelogs, as a folder in WikiText's format.
 
-    python benchmarks/younger_text.py out=younger [year=2025]
-    lit-ctg train experiment=nslm/pretrained backbone=smollm2 data.source=local data.root=younger
+    python benchmarks/younger_text.py out=local/younger [year=2025]
+    lit-ctg train experiment=nslm/pretrained backbone=smollm2 data.source=local data.root=local/younger
 
 A document holds the entries of one package. Packages are split between validation and test text by their place in the
 alphabet; both have entries from ``year`` on only. Training text has older entries, of the packages in neither.
