@@ -147,11 +147,19 @@ class HuggingFaceBackbone(nn.Module):
         hidden_B1D, cache = self.extend(embedded_BD.unsqueeze(1), cache)
         return hidden_B1D[:, 0], cache
 
-    def extend(self, embedded_BTD: Tensor, cache: Any) -> tuple[Tensor, Any]:
-        """Run several new positions of each row as ``step`` runs one; return hidden states [B, T, D] and the cache."""
+    def extend(
+        self, embedded_BTD: Tensor, cache: Any, *, positions: Tensor | None = None, sees: Tensor | None = None
+    ) -> tuple[Tensor, Any]:
+        """Run several new positions of each row as ``step`` runs one; return hidden states [B, T, D] and the cache.
+
+        Args:
+            positions: [B, T], where they do not go on from the cache.
+            sees: which positions, cached and new, each new one reads, [B, 1, T, cached + T]; None: all before it.
+        """
         output = self.model.base_model(
-            inputs_embeds=embedded_BTD, past_key_values=cache, use_cache=True, return_dict=True
-        )
+            inputs_embeds=embedded_BTD, past_key_values=cache, use_cache=True, return_dict=True,
+            position_ids=positions, attention_mask=sees,
+        )  # fmt: skip
         return output.last_hidden_state, output.past_key_values
 
 

@@ -567,7 +567,7 @@ class WordReader:
         if key not in self._below:
             trie = self.tries[form]
             ids, following = trie.children(node)
-            reached = [sorted(self._members(form, int(child))) for child in following]
+            reached = [sorted(self.members_below(form, int(child))) for child in following]
             ids_J = ids.numpy()[[bool(members) for members in reached]]
             reached = [members for members in reached if members]
             owner = np.repeat(np.arange(len(reached)), [len(members) for members in reached])
@@ -576,7 +576,7 @@ class WordReader:
             self._below[key] = Below(ids_J, owner, members, np.array(here, dtype=np.int64))
         return self._below[key]
 
-    def _members(self, form: int, node: int) -> set[int]:
+    def members_below(self, form: int, node: int) -> set[int]:
         trie, found, waiting = self.tries[form], set[int](), [node]
         while waiting:
             at = waiting.pop()
@@ -620,12 +620,12 @@ class WordReader:
             weights = np.array([max(self.classes[number].count, 1e-9) for number in numbers])
             for number, weight in zip(numbers, weights / weights.sum(), strict=True):
                 own = slice(self.first_W[number], self.first_W[number + 1])
-                share_W[own] += weight * self._chances(int(number), contexts)
+                share_W[own] += weight * self.chances(int(number), contexts)
             found.append(share_W)
         return found
 
-    def _chances(self, number: int, contexts: Contexts) -> np.ndarray:
-        """Return the members' probabilities [K] of one class, cached because both forms of a member need them."""
+    def chances(self, number: int, contexts: Contexts) -> np.ndarray:
+        """Return a class's micro-model over its members [K], cached because both forms of a member need it."""
         if self._asked[0] is not contexts:
             self._asked = contexts, {}
         known = self._asked[1]

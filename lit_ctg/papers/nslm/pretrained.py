@@ -30,8 +30,9 @@ from lit_ctg.data.huggingface_tokenizer import HuggingFaceTokenizer
 from lit_ctg.data.tokenizer import Tokenizer
 from lit_ctg.limits import Checked, Count, Fraction, Whole
 from lit_ctg.network.backbone import Backbone, PretrainedBackbone, check_backbone
+from lit_ctg.network.huggingface import HuggingFaceBackbone
 from lit_ctg.papers.nslm.classes import Recogniser
-from lit_ctg.papers.nslm.control import Member, MicroModels, RedistributeClassMass
+from lit_ctg.papers.nslm.control import Member, MicroModels, RedistributeClassMass, WordReader
 from lit_ctg.papers.nslm.corpus import join_numbers
 from lit_ctg.papers.nslm.evaluation import Articles, ClassPerplexity, entry
 from lit_ctg.papers.nslm.from_text import Fitted, fit
@@ -103,12 +104,18 @@ class Read:
         log_AN: the same under each arm at weight 1.
         members: in order.
         pieces: of each member the log-probabilities [1 + A, P] of its tokens and of its end: the model's, each arm's.
+        chances: of each member the log-probability [A] within its class under each arm.
+        forms: of each member the trie that has its spelling.
+        ids: the tokens.
     """
 
     own_N: np.ndarray
     log_AN: np.ndarray
     members: list[Member]
     pieces: list[np.ndarray]
+    chances: list[np.ndarray]
+    forms: list[int]
+    ids: list[int]
 
     def token(self, arm: int, weight: float) -> np.ndarray:
         """Return the log-probability of every token under an arm at a weight."""
@@ -118,6 +125,73 @@ class Read:
         """Return the log-probability of every member."""
         own = [mixed(piece_AP[1 + arm], piece_AP[0], weight).sum() for piece_AP in self.pieces]
         return np.array(own, dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class ClassTree:
+    """The first spellings of a class's members as a tree, which a model reads at once: a token sees those above it.
+
+    Attributes:
+        token_U, parent_U: of each node below the root; the root is node -1.
+        depth_U: from 0.
+        sees_UU: whether a node sees another: those on its path, and itself.
+        node_K: where each member ends; -2: the tokenizer cannot spell it.
+    """
+
+    token_U: np.ndarray
+    parent_U: np.ndarray
+    depth_U: np.ndarray
+    sees_UU: np.ndarray
+    node_K: np.ndarray
+
+    @classmethod
+    def of(cls, reader: WordReader, form: int, number: int) -> ClassTree:
+        """Return the tree of a class's members in one of their forms."""
+        trie, first, last = reader.tries[form], reader.first_W[number], reader.first_W[number + 1]
+        token, parent, depth, node_K = [], [], [], np.full(last - first, -2)
+        waiting = [(0, -1, 0)]
+        while waiting:
+            at, place, deep = waiting.pop()
+            node_K[[word - first for word in trie.ends[at] if first <= word < last]] = place
+            for one, child in zip(*(each.tolist() for each in trie.children(at)), strict=True):
+                if any(first <= word < last for word in reader.members_below(form, child)):
+                    waiting.append((child, len(token), deep + 1))
+                    token.append(one), parent.append(place), depth.append(deep)
+        sees_UU = np.eye(len(token), dtype=bool)
+        for place, above in enumerate(parent):
+            if above >= 0:
+                sees_UU[place] |= sees_UU[above]
+        return cls(*(np.array(each, dtype=np.int64) for each in (token, parent, depth)), sees_UU, node_K)
+
+    def log_probs(self, backbone: HuggingFaceBackbone, reader: WordReader, root_D: Tensor, cache: Any) -> np.ndarray:
+        """Return the log-probability [K] of each member, with its end, behind a text that ``cache`` holds.
+
+        Args:
+            root_D: the last hidden state of the text.
+            cache: keys and values of it, as they were when this returns.
+        """
+        behind, size, device = cache.get_seq_length(), len(self.token_U), root_D.device
+        ids_1U = torch.from_numpy(self.token_U).to(device)[None]
+        place_1U = torch.from_numpy(behind + self.depth_U).to(device)[None]
+        sees_UT = torch.ones(size, behind + size, dtype=torch.bool)
+        sees_UT[:, behind:] = torch.from_numpy(self.sees_UU)
+        hidden_1UD, cache = backbone.extend(
+            backbone.embed(ids_1U), cache, positions=place_1U, sees=sees_UT[None, None].to(device)
+        )
+        cache.crop(-size)
+        hidden_ND = torch.cat([root_D[None], hidden_1UD[0]])  # N: the root, then the nodes
+        log_U, end_N = np.zeros(size), np.zeros(1 + size)
+        for first in range(0, 1 + size, BLOCK):
+            log_BV = backbone.head(hidden_ND[first : first + BLOCK]).float().log_softmax(-1).cpu()
+            row_U = self.parent_U + 1 - first
+            below_U = (row_U >= 0) & (row_U < len(log_BV))
+            log_U[below_U] = log_BV[row_U[below_U], self.token_U[below_U]].numpy()
+            over_V = ~reader.tries[0].continuing(log_BV.shape[1])
+            end_N[first : first + BLOCK] = log_BV[:, over_V].logsumexp(-1).numpy()
+        closed_U = np.array([not reader.tries[0].is_open(token) for token in self.token_U.tolist()])
+        for place, above in enumerate(self.parent_U.tolist()):
+            log_U[place] += log_U[above] if above >= 0 else 0
+        return np.where(self.node_K >= 0, (log_U + np.where(closed_U, 0, end_N[1:]))[self.node_K], -np.inf)
 
 
 def mixed(ruled_N: np.ndarray, own_N: np.ndarray, weight: float) -> np.ndarray:
@@ -130,7 +204,7 @@ class MicroModelTrial(Checked, Callback):
     """Measure micro-models on a pretrained model, in the last validation of a run.
 
     Args:
-        classes: name -> recogniser.
+        classes: name -> recogniser; null: leave the class out.
         total: name of the tokens of all classes.
         weight: of the micro-models as published (the paper prints none).
         rarity: lower bounds of the groups of members by count in training text (Fig. 3).
@@ -138,18 +212,20 @@ class MicroModelTrial(Checked, Callback):
         fitted_on: tokens of validation text on which the weights are fitted; null: all.
         most: tokens of test text that are read; null: all.
         folds: parts of the test text, by article; the values of each are kept.
+        enumerated: members a class, spread over the test text, whose class is enumerated.
 
     Attributes:
         results: ``test/<model>/<group>`` perplexities of a member (of a token in ``global``). Groups: a class,
             ``total``, ``first``, ``later``, ``rarity_<from>_<to>``. Models: ``bare``; ``<arm>`` at its fitted weight
             and ``<arm>_published`` at ``weight``; ``<arm>_alone`` at weight 1. ``change/test/<model>/bare/<group>`` in
-            percent, its interval over articles. ``weight/<arm>``, 0 where it does not help.
+            percent, its interval over articles. ``inside/<model>/<class>``: perplexity of a member given its class, of
+            ``bare`` and each arm, over the ``enumerated`` ones. ``weight/<arm>``, 0 where it does not help.
     """
 
     def __init__(
         self,
         *,
-        classes: Mapping[str, Recogniser],
+        classes: Mapping[str, Recogniser | None],
         total: str,
         weight: Fraction,
         rarity: Sequence[Whole],
@@ -157,10 +233,13 @@ class MicroModelTrial(Checked, Callback):
         fitted_on: Count | None,
         most: Count | None = None,
         folds: Count = 5,
+        enumerated: Count = 200,
     ) -> None:
         super().__init__()
-        self.classes, self.total, self.weight, self.rarity = dict(classes), total, weight, tuple(rarity)
+        self.classes = {name: each for name, each in classes.items() if each is not None}
+        self.total, self.weight, self.rarity = total, weight, tuple(rarity)
         self.length, self.fitted_on, self.most, self.folds = length, fitted_on, most, folds
+        self.enumerated = enumerated
         self.results: dict[str, dict[str, Any]] = {}
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -182,6 +261,8 @@ class MicroModelTrial(Checked, Callback):
         with trainer.precision_plugin.forward_context():
             known = list(self._read(module, arms, validation, self.fitted_on, "validation text"))
             reads = list(self._read(module, arms, test, self.most, "test text"))
+            assert arms[0].reader is not None
+            inside = self._inside(module, arms[0].reader, reads)
         weights = [self._fit(known, number) for number in range(len(ARMS))]
         n = sum(len(read.own_N) for read in known)
         self.results = {f"weight/{name}": entry(weight, "weight", n)
@@ -194,6 +275,7 @@ class MicroModelTrial(Checked, Callback):
                 f"{name}_alone": (number, 1),
             }
         self._measure(reads, fitted, settings)
+        self.results |= inside
 
     def _read(
         self, module: PretrainedModel, arms: Sequence[MicroModels], texts: Sequence[str], most: int | None, what: str
@@ -242,7 +324,52 @@ class MicroModelTrial(Checked, Callback):
                     ends[place] = np.array([np.logaddexp.reduce(each[over_V]) for each in (log_V, *ruled)])
         own_AT = np.concatenate([own_T[None], log_AT])
         pieces = [np.column_stack([own_AT[:, each.begin : each.stop], ends[each.stop]]) for each in members]
-        return Read(own_T[1:], log_AT[:, 1:], members, pieces)
+        chances = [
+            np.log([rule.reader.chances(each.number, readings[each.begin].next_contexts)[each.index] for rule in rules])
+            for each in members
+        ]
+        forms = [readings[each.begin + 1].form for each in members]
+        return Read(own_T[1:], log_AT[:, 1:], members, pieces, chances, forms, ids)
+
+    def _inside(self, module: PretrainedModel, reader: WordReader, reads: Sequence[Read]) -> dict[str, Any]:
+        """Return the perplexities of a member given its class, of members spread evenly over the text."""
+        backbone = cast(HuggingFaceBackbone, module.backbone)
+        chosen, trees = set[tuple[int, int]](), {}
+        for number in range(len(reader.classes)):
+            trees |= {(form, number): ClassTree.of(reader, form, number) for form in range(len(reader.tries))}
+            own = [
+                (article, place)
+                for article, read in enumerate(reads)
+                for place, each in enumerate(read.members)
+                if each.number == number
+            ]
+            spread = np.linspace(0, len(own) - 1, min(len(own), self.enumerated)).astype(int)
+            chosen |= {own[place] for place in spread}
+        found: dict[int, list[tuple[int, np.ndarray]]] = {number: [] for number in range(len(reader.classes))}
+        read_at, hidden_TD, cache = -1, torch.empty(0), cast(Any, None)
+        # from the last member of an article to its first, so the cache only gets shorter
+        for article, place in steps(
+            sorted(chosen, key=lambda at: (at[0], -at[1])), "members whose class is enumerated"
+        ):
+            read, each = reads[article], reads[article].members[place]
+            if article != read_at:
+                ids_1T = torch.tensor([read.ids[: each.begin]], device=module.device)
+                hidden_1TD, cache = backbone.extend(backbone.embed(ids_1T), None)
+                read_at, hidden_TD = article, hidden_1TD[0]
+            elif more := cache.get_seq_length() - each.begin:
+                cache.crop(-more)
+            tree = trees[read.forms[place], each.number]
+            log_K = tree.log_probs(backbone, reader, hidden_TD[each.begin - 1], cache)
+            inside = log_K[each.index] - np.logaddexp.reduce(log_K)
+            found[each.number].append((article, np.array([inside, *read.chances[place]])))
+        results: dict[str, Any] = {}
+        for number, rows in found.items():
+            article_N = np.array([article for article, _ in rows], dtype=np.int64)
+            log_NA = np.array([row for _, row in rows]).reshape(-1, 1 + len(ARMS))
+            for model, log_N in zip(("bare", *ARMS), log_NA.T, strict=True):
+                name = f"inside/{model}/{reader.classes[number].name}"
+                results |= self._perplexities(log_N, np.ones((len(log_N), 1), dtype=bool), article_N, [name])
+        return results
 
     def _fit(self, reads: Sequence[Read], arm: int) -> float:
         """Return the weight under which validation text is most likely; 0 where that does not help."""

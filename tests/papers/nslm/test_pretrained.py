@@ -53,10 +53,16 @@ def trial(module: PretrainedModel) -> Any:
         kept.extend(reads)
         measure(reads, *rest)
 
-    made._measure = keep  # type: ignore[method-assign]
+    inside, readers = made._inside, []
+
+    def note(module: Any, reader: Any, reads: Any) -> Any:
+        readers.append(reader)
+        return inside(module, reader, reads)
+
+    made._measure, made._inside = keep, note  # type: ignore[method-assign]
     with torch.inference_mode():
         made.run(trainer, module, data)
-    return SimpleNamespace(results=made.results, reads=kept, texts=parts["test"])
+    return SimpleNamespace(results=made.results, reads=kept, texts=parts["test"], reader=readers[0])
 
 
 def test_a_member_has_the_product_of_its_tokens_and_of_its_end(trial: Any, module: PretrainedModel) -> None:
@@ -79,6 +85,29 @@ def test_a_member_has_the_product_of_its_tokens_and_of_its_end(trial: Any, modul
             goes_on = log_TV[each.stop - 1].exp()[over].sum()
             assert digits <= set(over)
             assert nats == pytest.approx(path + float((1 - goes_on).log()), abs=1e-4)
+
+
+def test_a_class_is_enumerated_exactly(trial: Any, module: PretrainedModel) -> None:
+    """Against a reading of every member by itself; the perplexity given the class is that of these."""
+    engine, total, members = module.vocabulary.engine, [], 0  # type: ignore[attr-defined]
+    reader = trial.reader
+    over = torch.tensor([engine.decode([number])[:1].isalnum() for number in range(len(engine))])
+    for read in trial.reads:
+        for place, each in enumerate(read.members):
+            logs = []
+            for text in reader.classes[0].texts:
+                spelled = engine(("", " ")[read.forms[place] == 0] + text).input_ids
+                with torch.inference_mode():
+                    hidden_1TD = module.hidden(torch.tensor([read.ids[: each.begin] + spelled]))
+                    log_TV = module.backbone.head(hidden_1TD)[0].double().log_softmax(-1)
+                path = log_TV[each.begin - 1 : -1].gather(1, torch.tensor(spelled)[:, None]).sum()
+                logs.append(float(path + log_TV[-1, ~over].logsumexp(0)))
+            total.append(logs[each.index] - np.logaddexp.reduce(logs))
+            assert read.pieces[place][0].sum() == pytest.approx(logs[each.index], abs=1e-4)
+            members += 1
+    assert members > 5
+    assert trial.results["inside/bare/year"]["value"] == pytest.approx(np.exp(-np.mean(total)), rel=1e-4)
+    assert trial.results["inside/nslm/year"]["n"] == members
 
 
 def test_the_weight_mixes_and_0_is_the_model(trial: Any) -> None:
