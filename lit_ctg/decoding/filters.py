@@ -16,6 +16,8 @@ from lit_ctg.decoding.rule import PerRow, ScoreRule, per_row
 from lit_ctg.errors import UserError
 
 MINUS_INFINITY = float("-inf")
+# the best tokens among which a nucleus is looked for first: a sort of all is most of the time of a draw
+CANDIDATES = 512
 
 
 def temperature(scores_BV: Tensor, value: PerRow) -> Tensor:
@@ -30,7 +32,8 @@ def top_k(scores_BV: Tensor, k: int | Sequence[int] | Tensor) -> Tensor:
     rows_B0 = scores_BV.new_empty(len(scores_BV), 0, dtype=torch.float32)
     k_B1 = per_row(k, rows_B0).long()
     k_B1 = k_B1.where(k_B1 > 0, size).clamp(max=size).expand(len(scores_BV), 1)
-    smallest_kept_B1 = scores_BV.sort(dim=-1, descending=True).values.gather(-1, k_B1 - 1)
+    best_BK = scores_BV.topk(int(k_B1.max()) if len(k_B1) else 0).values
+    smallest_kept_B1 = best_BK.gather(-1, k_B1 - 1)
     return scores_BV.masked_fill(scores_BV < smallest_kept_B1, MINUS_INFINITY)
 
 
@@ -42,18 +45,25 @@ def nucleus(scores_BV: Tensor, p: PerRow, *, keep_crossing: bool) -> Tensor:
         keep_crossing: True is the usual rule, the smallest set with mass >= p. False is the semantic-fusion authors'
             rule: tokens whose cumulative mass is <= p, and always the first, so the token that crosses p is dropped.
     """
-    sorted_BV, order_BV = scores_BV.sort(dim=-1, descending=True, stable=True)
-    mass_BV = sorted_BV.softmax(dim=-1, dtype=torch.promote_types(scores_BV.dtype, torch.float32))
-    through_BV = mass_BV.cumsum(dim=-1)
-    p_B1 = per_row(p, mass_BV)
-    if keep_crossing:
-        before_BV = torch.nn.functional.pad(through_BV[:, :-1], (1, 0))
-        keep_BV = before_BV < p_B1
-    else:
-        keep_BV = through_BV <= p_B1
-    first_BV = torch.arange(scores_BV.shape[-1], device=scores_BV.device) == 0
-    keep_BV = keep_BV | first_BV | (p_B1 >= 1)  # with p = 1, rounding in the sum must not drop the last token
-    return scores_BV.masked_fill(~keep_BV.gather(-1, order_BV.argsort(dim=-1)), MINUS_INFINITY)
+    p_B1 = per_row(p, scores_BV.new_empty(len(scores_BV), 0, dtype=torch.promote_types(scores_BV.dtype, torch.float32)))
+    whole_B1 = scores_BV.to(p_B1.dtype).logsumexp(dim=-1, keepdim=True)
+    size = scores_BV.shape[-1]
+    for few in (min(CANDIDATES, size), size):  # the nucleus is nearly always among the best few
+        best_BK = scores_BV.topk(few).values
+        through_BK = (best_BK.to(p_B1.dtype) - whole_B1).exp().cumsum(dim=-1)
+        if few == size or ((through_BK[:, -1:] >= p_B1) & (p_B1 < 1)).all():
+            break
+    # with p = 1, rounding in the sum must not drop the last token
+    keep_BK = (torch.nn.functional.pad(through_BK[:, :-1], (1, 0)) < p_B1) if keep_crossing else through_BK <= p_B1
+    keep_BK = keep_BK | (p_B1 >= 1)
+    kept_B1 = keep_BK.sum(dim=-1, keepdim=True).clamp(min=1)
+    # of equally likely tokens at the border the first ones are kept
+    least_B1 = best_BK.gather(-1, kept_B1 - 1)
+    tied_B1 = kept_B1 - (best_BK > least_B1).sum(dim=-1, keepdim=True)
+    is_tied_BV = scores_BV == least_B1
+    if (is_tied_BV.sum(dim=-1, keepdim=True) > tied_B1).any():
+        is_tied_BV &= is_tied_BV.cumsum(dim=-1) <= tied_B1
+    return scores_BV.masked_fill((scores_BV < least_B1) | ((scores_BV == least_B1) & ~is_tied_BV), MINUS_INFINITY)
 
 
 def repetition_penalty(
