@@ -334,7 +334,7 @@ class MicroModelTrial(Checked, Callback):
     def _inside(self, module: PretrainedModel, reader: WordReader, reads: Sequence[Read]) -> dict[str, Any]:
         """Return the perplexities of a member given its class, of members spread evenly over the text."""
         backbone = cast(HuggingFaceBackbone, module.backbone)
-        chosen, trees = set[tuple[int, int]](), {}
+        chosen, trees = set[tuple[int, int]](), dict[tuple[int, int], ClassTree]()
         for number in range(len(reader.classes)):
             trees |= {(form, number): ClassTree.of(reader, form, number) for form in range(len(reader.tries))}
             own = [

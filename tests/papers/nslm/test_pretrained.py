@@ -59,7 +59,8 @@ def trial(module: PretrainedModel) -> Any:
         readers.append(reader)
         return inside(module, reader, reads)
 
-    made._measure, made._inside = keep, note  # type: ignore[method-assign]
+    made._measure = keep  # type: ignore[method-assign]
+    made._inside = note  # type: ignore[method-assign]
     with torch.inference_mode():
         made.run(trainer, module, data)
     return SimpleNamespace(results=made.results, reads=kept, texts=parts["test"], reader=readers[0])
