@@ -118,6 +118,7 @@ def controls(model: Any, tokenizer: Any, given: list[str]) -> list[Control]:
 
 def sampled(model: Any, tokenizer: Any, given: list[str], count: int, options: Any) -> list[Row]:
     """Return what the field's sampling takes, as multiples of ``generate`` alone, for whole texts."""
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
     read = tokenizer(prompts(given, count), padding=True, padding_side="left", return_tensors="pt").to(options.device)
     lengths = {"min_new_tokens": options.tokens, "max_new_tokens": options.tokens}
     idle = TokenBias(dict.fromkeys(("one", "other"), torch.zeros(model.get_output_embeddings().weight.shape[0])))

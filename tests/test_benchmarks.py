@@ -42,6 +42,12 @@ def test_the_table_of_controls_shows_what_each_does(capsys: pytest.CaptureFixtur
     assert float(cost) > 0 and text.endswith(".")
 
 
+def test_sampling_is_compared_with_transformers_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert importlib.import_module("bench_controls").main(["--quick", "--sampling", "--tokens", "2"]) == 0
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| sampling")]
+    assert len(rows) == 2 and all(line.endswith("| at most 1.1 |") for line in rows)
+
+
 def test_a_missed_bound_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     turns = importlib.import_module("turns")
     rows = [turns.Row("slow / fast", 1.5, least=1.2), turns.Row("memory", 0.9, most=0.4)]

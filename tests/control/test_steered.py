@@ -12,6 +12,7 @@ import torch
 import transformers
 
 from lit_ctg.control import Control, Stage, Steered
+from lit_ctg.control import steered as steering
 from lit_ctg.core.generation import ControlSetting
 from lit_ctg.decoding.filters import row_noise
 from lit_ctg.errors import UserError
@@ -392,6 +393,18 @@ def test_draws_are_functions_of_seed_row_and_place(model: Any) -> None:
     assert torch.equal(*unseeded), "without a seed torch's own generator draws"
     with pytest.raises(UserError, match="3 row numbers for 2 sequences"):
         steered.generate(prompts, seed=0, rows=[0, 1, 2], **options)
+
+
+def test_scores_of_draws_are_kept_only_where_they_are_asked_for(
+    model: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, inner = list[Any](), steering._Drawn
+    monkeypatch.setattr(steering, "_Drawn", lambda *given: made.append(inner(*given)) or made[-1])
+    steered = Steered(model, [], tokenizer=tokenizer)
+    options = {"max_new_tokens": 3, "do_sample": True, "seed": 0}
+    whole = steered.generate(PROMPTS[0], **options, output_scores=True, return_dict_in_generate=True)
+    assert torch.equal(whole.sequences, steered.generate(PROMPTS[0], **options)) and len(whole.scores) == 3
+    assert [len(each.before) for each in made] == [3, 0]
 
 
 def test_padding_is_told_to_model_and_reader(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:

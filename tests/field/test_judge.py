@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -113,3 +114,17 @@ def test_cost_of_a_text_is_the_sum_of_its_tokens_alone(bench: Bench) -> None:
     short, beside = (text_cost(bench.model, bench.tokenizer, [prompts[0]] * len(some), some)
                      for some in ([" food"], [" food", texts[0]]))  # fmt: skip
     assert beside == [(pytest.approx(short[0][0], rel=1e-5), short[0][1]), found[0]] and short[0][0] > 0
+
+
+def test_the_table_of_judges_also_has_a_task_below_its_limit(
+    field_words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "benchmarks"))
+    words = " ".join([*(word for word in field_words if "least" not in word), "task=sentiment"])
+    with torch.random.fork_rng(devices=[]):
+        threads = torch.get_num_threads()
+        assert importlib.import_module("judges_table").main([words, "task=none"]) == 0
+        torch.set_num_threads(threads)
+    rows = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines()[2:]]
+    assert [row[:2] for row in rows[:2]] == [["sentiment: negative, positive", words] for words in ("60", "30")]
+    assert all(re.fullmatch(r"\d\.\d\d \[.*\]", cell) for row in rows[:2] for cell in row[2:4]) and len(rows) == 3
