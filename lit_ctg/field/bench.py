@@ -73,6 +73,21 @@ class Arm:
     score: Callable[[Sequence[str]], Sequence[float]] | None = None
 
 
+def alike(one: Arm, other: Arm) -> bool:
+    """Return whether two arms can write in one batch: by the same controls, which a row's settings direct."""
+    return (
+        [id(control) for control in one.controls] == [id(control) for control in other.controls]
+        and (one.copies, one.prompt is None) == (other.copies, other.prompt is None)
+    )  # fmt: skip
+
+
+def by_row(settings: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Return the settings of rows as a list for each key; None, the default, where a row has none."""
+    return {
+        key: [each.get(key) for each in settings] for key in dict.fromkeys(key for each in settings for key in each)
+    }
+
+
 class Parts:
     """Folders of what several runs share."""
 
@@ -426,38 +441,56 @@ class Bench:
         return self.ids([opening])[0] if arm.prompt is None else arm.prompt(strength, place, opening)
 
     def write(self, arm: Arm, strength: float, split: str, most: int | None = None) -> tuple[list[str], float, int]:
-        """Continue every prompt of a split under an arm.
-
-        Row ``place * samples + copy`` draws the same random numbers for every method and strength.
-
-        Args:
-            most: tokens of a text; None: ``decode.new_tokens``.
+        """Continue every prompt of a split under an arm (see ``write_all``).
 
         Returns:
             texts in the order of the prompts, with a prompt's samples adjacent; CPU seconds; tokens written.
         """
-        samples = (1 if split == "choice" else int(self.decode["samples"])) * arm.copies
-        prompts = self.prompts(split)
-        steered = Steered(self.model, list(arm.controls), tokenizer=self.tokenizer)
+        (texts,), spent, tokens = self.write_all([(arm, strength)], split, most)
+        return texts, spent, tokens
+
+    def write_all(
+        self, ways: Sequence[tuple[Arm, float]], split: str, most: int | None = None
+    ) -> tuple[list[list[str]], float, int]:
+        """Continue every prompt of a split under each of several arms with the same controls, in common batches.
+
+        Row ``place * samples + copy`` draws the same random numbers for every method and strength.
+
+        Args:
+            ways: arms, and the strength of each.
+            most: tokens of a text; None: ``decode.new_tokens``.
+
+        Returns:
+            texts of each arm, as ``write`` returns them; CPU seconds; tokens written by all.
+        """
+        one, prompts = ways[0][0], self.prompts(split)
+        samples = (1 if split == "choice" else int(self.decode["samples"])) * one.copies
+        steered = Steered(self.model, list(one.controls), tokenizer=self.tokenizer)
         new_tokens = int(self.decode["new_tokens"]) if most is None else most
         options = {name: self.decode[name] for name in ("top_k", "top_p")}
         # nothing ends early: short texts cost less, and what learns from passages learns that they are cut
         options |= {"do_sample": True, "max_new_tokens": new_tokens, "min_new_tokens": new_tokens}
-        rows, texts, tokens, began = range(len(prompts) * samples), list[str](), 0, time.process_time()
+        rows = [(arm, strength, row) for arm, strength in ways for row in range(len(prompts) * samples)]
+        texts, tokens, began = list[str](), 0, time.process_time()
         for first in range(0, len(rows), int(self.decode["batch"])):
             chosen = rows[first : first + int(self.decode["batch"])]
-            ids = [self.prompt(arm, strength, row // samples, prompts[row // samples][0]) for row in chosen]
-            made = steered.generate(ids, arm.settings(strength), seed=self.seed, rows=chosen,
-                                    reply_only=arm.prompt is not None, **options)  # fmt: skip
+            ids = [self.prompt(arm, strength, row // samples, prompts[row // samples][0])
+                   for arm, strength, row in chosen]  # fmt: skip
+            settings = by_row([arm.settings(strength) for arm, strength, _ in chosen])
+            made = steered.generate(ids, settings, seed=self.seed, rows=[row for _, _, row in chosen],
+                                    reply_only=one.prompt is not None, **options)  # fmt: skip
             new = made[:, max(map(len, ids)) :].tolist()
             tokens += sum(map(len, new))
             texts += [steered.continuation(*both) for both in zip(ids, new, strict=True)]
         spent = time.process_time() - began
-        texts = [first_words(text, int(self.decode["words"])) for text in texts]
-        if arm.score is not None:
-            groups = [texts[start : start + arm.copies] for start in range(0, len(texts), arm.copies)]
-            texts = [group[int(np.argmax(arm.score(group)))] for group in groups]
-        return texts, spent, tokens // arm.copies
+        found, each = [], len(prompts) * samples
+        for (arm, _), start in zip(ways, range(0, len(texts), each), strict=True):
+            own = [first_words(text, int(self.decode["words"])) for text in texts[start : start + each]]
+            if arm.score is not None:
+                groups = [own[place : place + arm.copies] for place in range(0, len(own), arm.copies)]
+                own = [group[int(np.argmax(arm.score(group)))] for group in groups]
+            found.append(own)
+        return found, spent, tokens // one.copies
 
     @torch.no_grad()
     def next_token(self, arm: Arm, strength: float, contexts: Sequence[str]) -> Tensor:

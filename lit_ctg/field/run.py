@@ -8,6 +8,7 @@ import shutil
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from omegaconf import DictConfig
 from lit_ctg.config import plain
 from lit_ctg.core.result import MetricResult
 from lit_ctg.errors import UserError, one_line
-from lit_ctg.field.bench import LENGTHS, Arm, Bench, Parts, facts
+from lit_ctg.field.bench import LENGTHS, Arm, Bench, Parts, alike, facts
 from lit_ctg.field.command import check_parts, combinations, complete, compose, options
 from lit_ctg.field.log import log
 from lit_ctg.field.measure import choose, distinct, repetition, summary
@@ -134,17 +135,25 @@ def measure(bench: Bench, method: Method, folder: Path) -> dict[str, dict[str, A
         label: list(method.tries or bench.strengths(arms[label], BUDGETS)) for label in targets
     })  # fmt: skip
 
-    def texts(part: str, number: int, label: str) -> list[Row]:
-        given = arms[label], label, part, number, values[label][number]
-        found: list[Row] = cells.get(f"{part}-{number}-{label}", lambda: written(bench, *given))
+    # classes that the same controls serve write in one batch, at all strengths
+    groups = list[list[str]]()
+    for label in targets:
+        mates = next((group for group in groups if alike(arms[group[0]], arms[label])), None)
+        groups.append([label]) if mates is None else mates.append(label)
+
+    def texts(part: str, numbers: Sequence[int]) -> list[Row]:
+        found = list[Row]()
+        for group in groups:
+            ways = [Way(arms[label], label, number, values[label][number]) for number in numbers for label in group]
+            found += cells.get(f"{part}-{'-'.join(group)}", lambda ways=ways: written(bench, ways, part))
         return found
 
     tries, rows = range(len(values[targets[0]])), list[Row]()
     if len(tries) > 1:
-        rows = [row for number in tries for label in targets for row in texts("choice", number, label)]
+        rows = texts("choice", tries)
     human = human_texts(bench)
     best = choose(rows, human) if rows else 0
-    rows += [row for label in targets for row in texts("report", best, label)]
+    rows += texts("report", [best])
     side = cells.get("side", lambda: [
         bench.side_effects(arms[label], values[label][best], reference[label]) for label in targets
     ])  # fmt: skip
@@ -170,24 +179,36 @@ def measure(bench: Bench, method: Method, folder: Path) -> dict[str, dict[str, A
     return {name: result.to_dict() for name, result in metrics.items()}
 
 
-def written(bench: Bench, arm: Arm, label: str, part: str, number: int, strength: float) -> list[Row]:
-    """Write under a class and measure every text; nats only of those that are reported."""
-    texts, _, _ = bench.write(arm, strength, part)
-    prompts = [opening for opening, _ in bench.prompts(part)]
-    samples = len(texts) // len(prompts)
-    costs: list[float | None] = [None] * len(texts)
-    if part == "report":
-        costs = bench.cost([prompts[row // samples] for row in range(len(texts))], texts)
+@dataclass(frozen=True)
+class Way:
+    """A class, the arm towards it, and one of the strengths that are tried."""
+
+    arm: Arm
+    label: str
+    number: int
+    strength: float
+
+
+def written(bench: Bench, ways: Sequence[Way], part: str) -> list[Row]:
+    """Write in each way and measure every text; nats only of those that are reported."""
+    made, _, _ = bench.write_all([(way.arm, way.strength) for way in ways], part)
+    openings = [opening for opening, _ in bench.prompts(part)]
+    samples = len(made[0]) // len(openings)
+    texts = [text for own in made for text in own]
+    places = [row for own in made for row in range(len(own))]
+    prompts = [openings[row // samples] for row in places]
+    costs: Sequence[float | None] = bench.cost(prompts, texts) if part == "report" else [None] * len(texts)
     hits = {judge.name: judge.judge(texts) for judge in bench.judges}
+    by_text = [way for way, own in zip(ways, made, strict=True) for _ in own]
     return [
         {
-            "text": text, "prompt": prompts[row // samples], "place": row // samples, "copy": row % samples,
-            "target": label, "part": part, "try": number, "strength": strength,
-            **{name: int(found[row] == label) for name, found in hits.items()},
-            "nats": costs[row], "bytes": len(text.encode("utf-8", "surrogatepass")),
-            "repetition": round(repetition(text), 4), "overlap": round(bench.overlap(text), 4),
+            "text": texts[row], "prompt": prompts[row], "place": places[row] // samples, "copy": places[row] % samples,
+            "target": way.label, "part": part, "try": way.number, "strength": way.strength,
+            **{name: int(found[row] == way.label) for name, found in hits.items()},
+            "nats": costs[row], "bytes": len(texts[row].encode("utf-8", "surrogatepass")),
+            "repetition": round(repetition(texts[row]), 4), "overlap": round(bench.overlap(texts[row]), 4),
         }
-        for row, text in enumerate(texts)
+        for row, way in enumerate(by_text)
     ]  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import torch
 from lit_ctg.control.token_bias import TokenBias
 from lit_ctg.errors import UserError
 from lit_ctg.field import tune
-from lit_ctg.field.bench import PART, Arm, Bench, Parts, facts
+from lit_ctg.field.bench import PART, Arm, Bench, Parts, alike, facts
 from lit_ctg.field.command import compose
 from lit_ctg.field.judge import EncoderJudge
 from lit_ctg.field.methods import METHODS
@@ -64,6 +64,19 @@ def test_texts_follow_their_openings_whatever_is_in_the_batch(bench: Bench) -> N
     bench.decode["batch"] = 1
     assert bench.write(Arm(), 1.0, "report")[0] == texts
     bench.decode = whole
+
+
+def test_arms_with_the_same_controls_write_in_one_batch_as_alone(bench: Bench) -> None:
+    arms = METHODS["log_odds"].arms(bench)
+    ways = [(arms[label], strength) for strength in (0.5, 6.0) for label in bench.task.targets]
+    together, _, tokens = bench.write_all(ways, "choice")
+    alone = [bench.write(arm, strength, "choice")[0] for arm, strength in ways]
+    assert together == alone and alone[2] != alone[3] and tokens == 8 * bench.decode["new_tokens"]
+    (one, other), chosen = METHODS["best_of"].arms(bench).values(), METHODS["lexicon"].arms(bench)
+    assert alike(*arms.values()) and alike(one, other) and not alike(one, Arm()) and not alike(*chosen.values())
+    assert bench.write_all([(one, 1.0), (other, 1.0)], "choice")[0] == [
+        bench.write(each, 1.0, "choice")[0] for each in (one, other)
+    ]
 
 
 def test_a_task_whose_judges_do_not_know_it_is_not_run(field_words: list[str]) -> None:

@@ -29,19 +29,19 @@ def test_a_run_that_was_stopped_keeps_its_cells(
     shared = {runs.config_hash(runs.plain(cfg), without=[*runs.HASH_IGNORED, "method", "name", "bundle"]): bench}
     cells, inner = list[str](), runs.written
 
-    def stopped(*given: Any) -> list[dict[str, Any]]:
-        cells.append(f"{given[3]}-{given[4]}-{given[2]}")
-        if len(cells) == 5:
+    def stopped(bench: Bench, ways: list[runs.Way], part: str) -> list[dict[str, Any]]:
+        cells.append(f"{part} " + " ".join(f"{way.number}{way.label[:3]}" for way in ways))
+        if part == "report" and len(cells) == 2:
             raise KeyboardInterrupt
-        return inner(*given)
+        return inner(bench, ways, part)
 
     monkeypatch.setattr(runs, "written", stopped)
     with pytest.raises(KeyboardInterrupt):
         runs.run(cfg, shared)
-    assert cells == [f"choice-{number}-{label}" for number in (0, 1, 2) for label in ("negative", "positive")][:5]
+    assert cells[0] == "choice 0neg 0pos 1neg 1pos 2neg 2pos", "all strengths of both classes in one batch"
     monkeypatch.setattr(bench, "strengths", lambda *given: pytest.fail("the strengths were kept"))
     outcome = runs.run(cfg, shared)
-    assert outcome.status == "DONE" and cells[5:7] == ["choice-2-negative", "choice-2-positive"] and len(cells) == 9
+    assert outcome.status == "DONE" and len(cells) == 3 and cells[1] == cells[2]
     record = record_at(outcome.folder)
     assert not (outcome.folder / runs.CELLS).exists()
     assert len(record.samples) == 3 * 2 * 2 + 2 * 2 and record.corpus["weights"] == bench.weights
