@@ -9,6 +9,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -145,7 +146,7 @@ def measure(bench: Bench, method: Method, folder: Path) -> dict[str, dict[str, A
         found = list[Row]()
         for group in groups:
             ways = [Way(arms[label], label, number, values[label][number]) for number in numbers for label in group]
-            found += cells.get(f"{part}-{'-'.join(group)}", lambda ways=ways: written(bench, ways, part))
+            found += cells.get(f"{part}-{'-'.join(group)}", partial(written, bench, ways, part))
         return found
 
     tries, rows = range(len(values[targets[0]])), list[Row]()
