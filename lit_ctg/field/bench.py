@@ -207,6 +207,10 @@ class Bench:
         """Return the base model's ids of each training passage of a class."""
         return self.ids(self.task.texts("train", label))
 
+    def some_ids(self, label: str) -> list[list[int]]:
+        """Return the base model's ids of the training passages of a class whose states are read."""
+        return self.ids(self.task.some("train", label, int(self.train_options["texts"])))
+
     def asked(self, instruction: str, opening: str) -> list[int]:
         """Return the ids of a chat with an instruction, whose answer begins with the opening."""
         return [*chat_ids(self.tokenizer, instruction, None, "method"), *text_ids(self.tokenizer, [opening])[0]]

@@ -196,19 +196,19 @@ def prefix_loss(classifier: FutureClassifier, ids_BT: Tensor, label_B: Tensor) -
 
 
 def _vector(bench: Bench) -> Control:
-    texts = {label: bench.class_ids(label)[: int(bench.train_options["texts"])] for label in bench.task.targets}
-    return bench.kept("vector", {}, lambda: of_texts(bench.model, bench.tokenizer, texts))
+    texts = {label: bench.some_ids(label) for label in bench.task.targets}
+    return bench.kept("vector", {"random": True}, lambda: of_texts(bench.model, bench.tokenizer, texts))
 
 
 def _gradient(bench: Bench) -> Control:
     """Fit a probe on the last states of training passages."""
     from sklearn.linear_model import LogisticRegression
 
-    targets, count = bench.task.targets, int(bench.train_options["texts"])
+    targets = bench.task.targets
 
     @torch.no_grad()
     def fitted() -> Control:
-        rows = [(row, label) for label in targets for row in bench.class_ids(label)[:count]]
+        rows = [(row, label) for label in targets for row in bench.some_ids(label)]
         states = [bench.model.base_model(input_ids=torch.tensor([row])).last_hidden_state[0].float() for row, _ in rows]
         labels = [label for (_, label), state_TD in zip(rows, states, strict=True) for _ in state_TD]
         probe = LogisticRegression(max_iter=200, C=0.01).fit(torch.cat(states).numpy(), labels)
@@ -217,7 +217,7 @@ def _gradient(bench: Bench) -> Control:
             weight_CD, bias_C = (torch.cat([-each, each]) / 2 for each in (weight_CD, bias_C))
         return Gradient(weight_CD, bias_C, [str(label) for label in probe.classes_])
 
-    return bench.kept("gradient", {}, fitted)
+    return bench.kept("gradient", {"random": True}, fitted)
 
 
 def _codes(bench: Bench, injection: str) -> Control:

@@ -220,7 +220,7 @@ def human_texts(bench: Bench) -> dict[str, dict[str, float]]:
     def make(folder: Path, checkpoint: Path) -> dict[str, Any]:
         found = {}
         for label in bench.task.targets:
-            passages = bench.task.texts("report", label)[:count]
+            passages = bench.task.some("report", label, count)
             openings = [" ".join(text.split()[: bench.task.prompt_words]) for text in passages]
             texts = [text[len(opening) :] for opening, text in zip(openings, passages, strict=True)]
             nats = bench.cost(openings, texts)
@@ -235,7 +235,13 @@ def human_texts(bench: Bench) -> dict[str, dict[str, float]]:
             }
         return {"human": found}
 
-    key = {"texts": bench.task.checksum, "judges": bench.judge_options, "fluency": bench.fluency, "count": count}
+    key = {
+        "texts": bench.task.checksum,
+        "judges": bench.judge_options,
+        "fluency": bench.fluency,
+        "count": count,
+        "random": True,
+    }
     found: dict[str, dict[str, float]] = facts(bench.parts.get("human", key, make))["human"]
     return found
 

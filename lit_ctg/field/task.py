@@ -177,6 +177,11 @@ class Task:
         """Return the passages of a class as texts."""
         return [example.text for example in self.examples(split, label)]
 
+    def some(self, split: str, label: str, count: int) -> list[str]:
+        """Return at most ``count`` random passages of a class: the first ones would be of one long document."""
+        every = self.texts(split, label)
+        return [every[place] for place in np.random.default_rng(self.split_seed).permutation(len(every))[:count]]
+
     def prompts(self, split: str, count: int) -> list[tuple[str, Example]]:
         """Return ``count`` prompts and the passages they begin, of the classes in turn.
 

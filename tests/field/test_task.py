@@ -133,6 +133,14 @@ def test_prompts_begin_passages_twice_as_long_and_classes_alternate() -> None:
         made.prompts("report", 400)
 
 
+def test_some_passages_are_random_ones() -> None:
+    made = task(data=Reviews(300), passage_words=20)  # a passage each
+    every, some = made.texts("train", "good"), made.some("train", "good", 8)
+    assert some == made.some("train", "good", 8) and len(set(some)) == 8 and set(some) < set(every)
+    assert max(map(every.index, some)) > 16, "not those of the first documents"
+    assert sorted(made.some("train", "good", 10**6)) == sorted(every)
+
+
 def test_what_an_instruction_asks_for_names_every_class() -> None:
     assert task(labels={"sci_fi": [1], "good": [5]}).asks == {
         "neutral": "a text", "sci_fi": "a text about sci fi", "good": "a text about good",
