@@ -73,6 +73,23 @@ class Arm:
     score: Callable[[Sequence[str]], Sequence[float]] | None = None
 
 
+def next_strength(known: Mapping[float, float], nats: float) -> float:
+    """Return the strength to look at next for a budget: on the line through the two nearest looks, in logarithms.
+
+    Args:
+        known: strength -> nats by which it moves the next token, of one look or more.
+    """
+    moved = {value: max(own, 1e-9) for value, own in known.items()}
+    near, *rest = sorted(moved, key=lambda value: abs(math.log(moved[value] / nats)))
+    power = 2.0  # a small step moves the distribution by its square
+    if rest and moved[rest[0]] != moved[near]:
+        power = math.log(moved[rest[0]] / moved[near]) / math.log(rest[0] / near)
+    guess = near * min(8.0, max(0.125, (nats / moved[near]) ** (1 / min(4.0, max(0.5, power)))))
+    low = max((value for value in moved if moved[value] < nats), default=0.0)
+    high = min((value for value in moved if moved[value] >= nats), default=math.inf)
+    return min(guess if low < guess < high else math.sqrt(max(low, high / 64) * high), LARGEST)
+
+
 def alike(one: Arm, other: Arm) -> bool:
     """Return whether two arms can write in one batch: by the same controls, which a row's settings direct."""
     return (
@@ -522,20 +539,20 @@ class Bench:
         order = np.random.default_rng(0).permutation(len(examples))[: int(self.decode["contexts"])]
         contexts = [examples[place].text for place in order]
         bare_NV = self.next_token(Arm(prompt=arm.prompt), 1.0, contexts)
+        known: dict[float, float] = {}  # strength -> nats
         value, found = 1.0, list[float]()
         for nats in budgets:
-            low, high = 0.0, math.inf
             for _ in range(LOOKS):
-                steered_NV = self.next_token(arm, value, contexts)
-                apart_NV = steered_NV.exp() * (steered_NV - bare_NV).nan_to_num(0.0, neginf=0.0)
-                moved = float(apart_NV.sum(1).mean())
-                if abs(moved / nats - 1) < CLOSE or (moved < nats and value >= LARGEST):
+                value = next_strength(known, nats) if known else 1.0
+                if value not in known:
+                    steered_NV = self.next_token(arm, value, contexts)
+                    apart_NV = steered_NV.exp() * (steered_NV - bare_NV).nan_to_num(0.0, neginf=0.0)
+                    known[value] = float(apart_NV.sum(1).mean())
+                beyond = known[value] < nats and value >= LARGEST
+                best = value if beyond else min(known, key=lambda each: abs(math.log(max(known[each], 1e-9) / nats)))
+                if beyond or abs(known[best] / nats - 1) < CLOSE:
                     break
-                low, high = (value, high) if moved < nats else (low, value)
-                # a small step moves the distribution by its square
-                step = value * min(8.0, max(0.125, math.sqrt(nats / max(moved, 1e-9))))
-                value = min(step if low < step < high else math.sqrt(max(low, high / 64) * high), LARGEST)
-            found.append(float(f"{value:.4g}"))
+            found.append(float(f"{best:.4g}"))
         return found
 
     def side_effects(self, arm: Arm, strength: float, reference: Arm) -> dict[str, float]:

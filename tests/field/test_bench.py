@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,10 @@ import torch
 from lit_ctg.control.token_bias import TokenBias
 from lit_ctg.errors import UserError
 from lit_ctg.field import tune
-from lit_ctg.field.bench import PART, Arm, Bench, Parts, alike, facts
+from lit_ctg.field.bench import CLOSE, PART, Arm, Bench, Parts, alike, facts, next_strength
 from lit_ctg.field.command import compose
 from lit_ctg.field.judge import EncoderJudge
-from lit_ctg.field.methods import METHODS
+from lit_ctg.field.methods import BUDGETS, METHODS
 from lit_ctg.field.run import build_bench
 from lit_ctg.field.task import SPLITS
 
@@ -44,6 +46,19 @@ def test_a_strength_moves_the_next_token_by_its_budget(bench: Bench) -> None:
     # what moves nothing is not searched for ever
     idle = TokenBias(dict.fromkeys(bench.task.targets, torch.zeros(bench.head_size)))
     assert bench.strengths(Arm([idle], lambda strength: {"token_bias.strength": strength}), [1.0, 4.0]) == [4096.0] * 2
+
+
+@pytest.mark.parametrize(
+    "moves",
+    [lambda value: 0.3 * value**2, lambda value: 0.001 * value, lambda value: 8 * (1 - math.exp(-0.02 * value**2))],
+)
+def test_a_strength_is_found_in_few_looks(moves: Callable[[float], float]) -> None:
+    known = {1.0: moves(1.0)}
+    for nats in BUDGETS:
+        for _ in range(4):
+            value = next_strength(known, nats)
+            known[value] = moves(value)
+        assert min(abs(each / nats - 1) for each in known.values()) < CLOSE, "also from the looks for other budgets"
 
 
 def test_an_arm_without_an_effect_has_no_side_effects(bench: Bench) -> None:
