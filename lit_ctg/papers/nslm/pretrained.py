@@ -148,20 +148,21 @@ class ClassTree:
     def of(cls, reader: WordReader, form: int, number: int) -> ClassTree:
         """Return the tree of a class's members in one of their forms."""
         trie, first, last = reader.tries[form], reader.first_W[number], reader.first_W[number + 1]
-        token, parent, depth, node_K = [], [], [], np.full(last - first, -2)
+        nodes, node_K = list[tuple[int, int, int]](), np.full(last - first, -2)
         waiting = [(0, -1, 0)]
         while waiting:
             at, place, deep = waiting.pop()
             node_K[[word - first for word in trie.ends[at] if first <= word < last]] = place
             for one, child in zip(*(each.tolist() for each in trie.children(at)), strict=True):
                 if any(first <= word < last for word in reader.members_below(form, child)):
-                    waiting.append((child, len(token), deep + 1))
-                    token.append(one), parent.append(place), depth.append(deep)
-        sees_UU = np.eye(len(token), dtype=bool)
-        for place, above in enumerate(parent):
+                    waiting.append((child, len(nodes), deep + 1))
+                    nodes.append((one, place, deep))
+        token_U, parent_U, depth_U = np.array(nodes, dtype=np.int64).reshape(-1, 3).T
+        sees_UU = np.eye(len(nodes), dtype=bool)
+        for place, above in enumerate(parent_U.tolist()):
             if above >= 0:
                 sees_UU[place] |= sees_UU[above]
-        return cls(*(np.array(each, dtype=np.int64) for each in (token, parent, depth)), sees_UU, node_K)
+        return cls(token_U, parent_U, depth_U, sees_UU, node_K)
 
     def log_probs(self, backbone: HuggingFaceBackbone, reader: WordReader, root_D: Tensor, cache: Any) -> np.ndarray:
         """Return the log-probability [K] of each member, with its end, behind a text that ``cache`` holds.
