@@ -22,10 +22,13 @@ PRETRAINED = (
     "graphmax/pretrained",
     "graphmax/pretrained_smollm2",
     "graphmax/pretrained_translation",
+    "idea_gate/frozen",
+    "idea_gate/frozen_short",
     "idea_gate/pretrained",
     "idea_gate/pretrained_baseline",
     "nslm/pretrained",
     "nslm/pretrained_places",
+    "nslm/pretrained_younger",
     "semantic_fusion/pretrained",
     "semantic_fusion/pretrained_channel",
 )

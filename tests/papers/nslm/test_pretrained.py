@@ -139,7 +139,9 @@ def test_readable_text_of_wikitext() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("name", "total"), [("pretrained", "numbers"), ("pretrained_places", "places")])
+@pytest.mark.parametrize(
+    ("name", "total"), [("pretrained", "numbers"), ("pretrained_places", "places"), ("pretrained_younger", "numbers")]
+)
 def test_a_run_of_the_experiment_leaves_a_record(name: str, total: str, folder: Path, tmp_path: Path) -> None:
     words = [f"experiment=nslm/{name}", "size=smoke", f"output_root={tmp_path}", f"backbone.path={folder}"]
     cfg = compose([*words, "trainer.accelerator=cpu"])
