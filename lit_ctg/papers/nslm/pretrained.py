@@ -40,6 +40,8 @@ from lit_ctg.papers.nslm.micro_model import mixture_weights
 
 # tokens whose scores exist at a time
 BLOCK = 256
+# nodes of a class's spellings that the model reads at a time, and in all: of a large class fewer members are enumerated
+TREE, NODES = 1024, 200_000
 # micro-models that are tried: those that the corrected regime chooses, those that the tables print, and two references
 ARMS = ("nslm", "printed", "unigram", "repeat")
 # WikiText writes marks apart, and hyphens within words as @-@
@@ -129,43 +131,59 @@ class Read:
 
 @dataclass(frozen=True)
 class ClassTree:
-    """The first spellings of a class's members as a tree, which a model reads at once: a token sees those above it.
+    """First spellings of members of a class as a tree, which a model reads at once: a token sees those above it.
 
     Attributes:
         token_U, parent_U: of each node below the root; the root is node -1.
         depth_U: from 0.
         sees_UU: whether a node sees another: those on its path, and itself.
-        node_K: where each member ends; -2: the tokenizer cannot spell it.
+        member_M, node_M: the members that end in the tree, and where.
     """
 
     token_U: np.ndarray
     parent_U: np.ndarray
     depth_U: np.ndarray
     sees_UU: np.ndarray
-    node_K: np.ndarray
+    member_M: np.ndarray
+    node_M: np.ndarray
 
     @classmethod
-    def of(cls, reader: WordReader, form: int, number: int) -> ClassTree:
-        """Return the tree of a class's members in one of their forms."""
+    def of(cls, reader: WordReader, form: int, number: int) -> list[ClassTree]:
+        """Return the members of a class in one of their forms, as trees of up to ``TREE`` nodes and a path."""
         trie, first, last = reader.tries[form], reader.first_W[number], reader.first_W[number + 1]
-        nodes, node_K = list[tuple[int, int, int]](), np.full(last - first, -2)
-        waiting = [(0, -1, 0)]
+        # token, members that end, depth; a node comes behind its parent and before those that are not below it
+        nodes: list[tuple[int, list[int], int]] = []
+        waiting = [(0, -1, -1)]
         while waiting:
-            at, place, deep = waiting.pop()
-            node_K[[word - first for word in trie.ends[at] if first <= word < last]] = place
+            at, token, depth = waiting.pop()
+            nodes.append((token, [word - first for word in trie.ends[at] if first <= word < last], depth))
             for one, child in zip(*(each.tolist() for each in trie.children(at)), strict=True):
                 if any(first <= word < last for word in reader.members_below(form, child)):
-                    waiting.append((child, len(nodes), deep + 1))
-                    nodes.append((one, place, deep))
-        token_U, parent_U, depth_U = np.array(nodes, dtype=np.int64).reshape(-1, 3).T
-        sees_UU = np.eye(len(nodes), dtype=bool)
-        for place, above in enumerate(parent_U.tolist()):
-            if above >= 0:
-                sees_UU[place] |= sees_UU[above]
-        return cls(token_U, parent_U, depth_U, sees_UU, node_K)
+                    waiting.append((child, one, depth + 1))
+        trees, path = [], list[tuple[int, list[int], int]]()
+        for start in range(1, len(nodes), TREE):
+            part = nodes[start : start + TREE]
+            # the path to the first node of a part has ended its members in an earlier one
+            above = [(token, list[int](), depth) for token, _, depth in path[: part[0][2]]]
+            trees.append(cls._made([*above, *part]))
+            for node in part:
+                path[node[2] :] = [node]
+        return trees
+
+    @classmethod
+    def _made(cls, nodes: Sequence[tuple[int, list[int], int]]) -> ClassTree:
+        path, parent_U, sees_UU = list[int](), np.zeros(len(nodes), dtype=np.int64), np.eye(len(nodes), dtype=bool)
+        for place, (_, _, depth) in enumerate(nodes):
+            path[depth:] = [place]
+            parent_U[place] = path[depth - 1] if depth else -1
+            sees_UU[place, path] = True
+        ends = np.array([(member, place) for place, (_, members, _) in enumerate(nodes) for member in members])
+        member_M, node_M = ends.reshape(-1, 2).astype(np.int64).T
+        token_U, depth_U = (np.array([node[own] for node in nodes], dtype=np.int64) for own in (0, 2))
+        return cls(token_U, parent_U, depth_U, sees_UU, member_M, node_M)
 
     def log_probs(self, backbone: HuggingFaceBackbone, reader: WordReader, root_D: Tensor, cache: Any) -> np.ndarray:
-        """Return the log-probability [K] of each member, with its end, behind a text that ``cache`` holds.
+        """Return the log-probability [M] of each member, with its end, behind a text that ``cache`` holds.
 
         Args:
             root_D: the last hidden state of the text.
@@ -192,7 +210,7 @@ class ClassTree:
         closed_U = np.array([not reader.tries[0].is_open(token) for token in self.token_U.tolist()])
         for place, above in enumerate(self.parent_U.tolist()):
             log_U[place] += log_U[above] if above >= 0 else 0
-        return np.where(self.node_K >= 0, (log_U + np.where(closed_U, 0, end_N[1:]))[self.node_K], -np.inf)
+        return (log_U + np.where(closed_U, 0, end_N[1:]))[self.node_M]
 
 
 def mixed(ruled_N: np.ndarray, own_N: np.ndarray, weight: float) -> np.ndarray:
@@ -213,7 +231,7 @@ class MicroModelTrial(Checked, Callback):
         fitted_on: tokens of validation text on which the weights are fitted; null: all.
         most: tokens of test text that are read; null: all.
         folds: parts of the test text, by article; the values of each are kept.
-        enumerated: members a class, spread over the test text, whose class is enumerated.
+        enumerated: most members a class, spread over the test text, whose class is enumerated.
 
     Attributes:
         results: ``test/<model>/<group>`` perplexities of a member (of a token in ``global``). Groups: a class,
@@ -335,7 +353,7 @@ class MicroModelTrial(Checked, Callback):
     def _inside(self, module: PretrainedModel, reader: WordReader, reads: Sequence[Read]) -> dict[str, Any]:
         """Return the perplexities of a member given its class, of members spread evenly over the text."""
         backbone = cast(HuggingFaceBackbone, module.backbone)
-        chosen, trees = set[tuple[int, int]](), dict[tuple[int, int], ClassTree]()
+        chosen, trees = set[tuple[int, int]](), dict[tuple[int, int], list[ClassTree]]()
         for number in range(len(reader.classes)):
             trees |= {(form, number): ClassTree.of(reader, form, number) for form in range(len(reader.tries))}
             own = [
@@ -344,7 +362,9 @@ class MicroModelTrial(Checked, Callback):
                 for place, each in enumerate(read.members)
                 if each.number == number
             ]
-            spread = np.linspace(0, len(own) - 1, min(len(own), self.enumerated)).astype(int)
+            nodes = sum(len(tree.token_U) for tree in trees[0, number])
+            most = min(len(own), self.enumerated, max(1, NODES // max(nodes, 1)))
+            spread = np.linspace(0, len(own) - 1, most).astype(int)
             chosen |= {own[place] for place in spread}
         found: dict[int, list[tuple[int, np.ndarray]]] = {number: [] for number in range(len(reader.classes))}
         read_at, hidden_TD, cache = -1, torch.empty(0), cast(Any, None)
@@ -359,8 +379,9 @@ class MicroModelTrial(Checked, Callback):
                 read_at, hidden_TD = article, hidden_1TD[0]
             elif more := cache.get_seq_length() - each.begin:
                 cache.crop(-more)
-            tree = trees[read.forms[place], each.number]
-            log_K = tree.log_probs(backbone, reader, hidden_TD[each.begin - 1], cache)
+            log_K = np.full(len(reader.classes[each.number].texts), -np.inf)
+            for tree in trees[read.forms[place], each.number]:
+                log_K[tree.member_M] = tree.log_probs(backbone, reader, hidden_TD[each.begin - 1], cache)
             inside = log_K[each.index] - np.logaddexp.reduce(log_K)
             found[each.number].append((article, np.array([inside, *read.chances[place]])))
         results: dict[str, Any] = {}

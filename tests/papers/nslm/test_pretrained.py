@@ -16,7 +16,7 @@ import transformers
 from lit_ctg.config import compose
 from lit_ctg.data.huggingface_tokenizer import HuggingFaceTokenizer
 from lit_ctg.network.huggingface import HuggingFaceBackbone
-from lit_ctg.papers.nslm import make_recogniser
+from lit_ctg.papers.nslm import make_recogniser, pretrained
 from lit_ctg.papers.nslm.pretrained import ARMS, MicroModelTrial, PretrainedModel, Read, readable
 from lit_ctg.run.train import train
 from tests.papers.nslm.test_from_text import TEXTS, YEAR, model, tokenizer  # noqa: F401
@@ -38,7 +38,7 @@ def module(folder: Path) -> PretrainedModel:
 
 @pytest.fixture(scope="module")
 def trial(module: PretrainedModel) -> Any:
-    """The trial after a run, with the readings of its test text."""
+    """The trial after a run, with the readings of its test text; classes are read in several trees."""
     made = MicroModelTrial(
         classes={"year": make_recogniser("year", YEAR)},
         total="years", weight=0.5, rarity=[0, 1, 2], length=60, fitted_on=None, folds=2,
@@ -61,7 +61,8 @@ def trial(module: PretrainedModel) -> Any:
 
     made._measure = keep  # type: ignore[method-assign]
     made._inside = note  # type: ignore[method-assign]
-    with torch.inference_mode():
+    with torch.inference_mode(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pretrained, "TREE", 7)
         made.run(trainer, module, data)
     return SimpleNamespace(results=made.results, reads=kept, texts=parts["test"], reader=readers[0])
 
