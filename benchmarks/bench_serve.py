@@ -20,7 +20,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 LIMIT = 1.3
-PROMPT = "The food was"
+PROMPTS = [f"At table {number} the food was" for number in range(1, 65)]
 STEERED = "Steered, bare"
 
 
@@ -52,11 +52,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         params = SamplingParams(
             temperature=0, max_tokens=given.tokens, ignore_eos=True, extra_args={"lit_ctg": settings}
         )
-        engine.generate([PROMPT] * rows, params, use_tqdm=False)
+        engine.generate(PROMPTS[:rows], params, use_tqdm=False)
 
     def by_steered(rows: int) -> None:
         own: dict[str, Any] = {"do_sample": False, "max_new_tokens": given.tokens, "min_new_tokens": given.tokens}
-        steered.generate([PROMPT] * rows, **own)
+        steered.generate(PROMPTS[:rows], **own)
 
     failed = False
     print("| way | texts | tokens a second of processor time | ratio |\n|---|---:|---:|---:|")

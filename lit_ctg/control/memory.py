@@ -106,7 +106,8 @@ class MemoryRule(ScoreRule):
         if bool((mixture_N1 == MIXTURES.index("product")).any()):
             multiplied_NV = product(log_p_NV, log_q_NV, weight("product")).log_softmax(-1)
             mixed_NV = torch.where(mixture_N1 == MIXTURES.index("product"), multiplied_NV, mixed_NV)
-        return torch.where(strength_N1 == 0, scores.to(kind), mixed_NV)
+        off_N1 = strength_N1 == 0
+        return torch.where(off_N1, scores.to(kind), mixed_NV) if bool(off_N1.any()) else mixed_NV
 
 
 def allowed_log_probs(probs_NV: Tensor, log_p_NV: Tensor) -> Tensor:
@@ -120,9 +121,12 @@ def allowed_log_probs(probs_NV: Tensor, log_p_NV: Tensor) -> Tensor:
         raise UserError(
             f"the memory has {probs_NV.shape[1]} tokens, the model {log_p_NV.shape[1]}: build it with the model's own"
         )
-    probs_NV = torch.nn.functional.pad(probs_NV, (0, missing)).masked_fill(log_p_NV == -math.inf, 0.0)
+    probs_NV = torch.nn.functional.pad(probs_NV, (0, missing)) if missing else probs_NV
+    if bool((log_p_NV.amin(1) == -math.inf).any()):  # a mask over a vocabulary takes long on a CPU
+        probs_NV = probs_NV.masked_fill(log_p_NV == -math.inf, 0.0)
     sum_N1 = probs_NV.sum(1, keepdim=True)
-    return torch.where(sum_N1 > 0, probs_NV.log() - sum_N1.log(), log_p_NV)
+    log_q_NV = probs_NV.log() - sum_N1.log()
+    return log_q_NV if bool((sum_N1 > 0).all()) else torch.where(sum_N1 > 0, log_q_NV, log_p_NV)
 
 
 class Memory(Control):

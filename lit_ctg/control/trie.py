@@ -39,7 +39,7 @@ class Running(Generic[State]):
         for row in ids_NT.cpu().numpy():
             whole = row[row != NO_TOKEN]
             key, before = whole.tobytes(), whole[:-1].tobytes()
-            state = self._known.get(key)
+            state = found.get(key, self._known.get(key))
             if state is None:
                 earlier = self._known.get(before)
                 state, rest = (self.start, whole) if earlier is None else (earlier, whole[-1:])

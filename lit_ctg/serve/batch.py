@@ -173,7 +173,7 @@ class ServedControls:
     # scores ---------------------------------------------------------------------------------------------------------
 
     def apply(self, logits_NV: Tensor, requests: Mapping[int, Request], states_ND: Tensor | None = None) -> Tensor:
-        """Return the logits under the controls, changed in place; other rows stay as they are.
+        """Return the logits under the controls, changed in place or not; other rows stay as they are.
 
         Args:
             requests: row -> its request.
@@ -184,7 +184,7 @@ class ServedControls:
             rows = sorted(row for row, request in requests.items() if control.name in request.values)
             if rows and control.stage != Stage.NETWORK:
                 touched.update(rows)
-                self._apply(control, logits_NV, rows, requests, states_ND)
+                logits_NV = self._apply(control, logits_NV, rows, requests, states_ND)
         rows = sorted(touched)
         if rows and not bool((best_N := logits_NV[rows].amax(1)).isfinite().all()):
             for row, best in zip(rows, best_N.tolist(), strict=True):
@@ -202,8 +202,8 @@ class ServedControls:
         rows: Sequence[int],
         requests: Mapping[int, Request],
         states_ND: Tensor | None,
-    ) -> None:
-        """Apply one control; a text that it cannot go on with costs no other request."""
+    ) -> Tensor:
+        """Return the logits under one control; a text that it cannot go on with costs no other request."""
         acting = tuple(requests[row] for row in rows)
         index = torch.tensor(rows, device=logits_NV.device)
         try:
@@ -212,16 +212,17 @@ class ServedControls:
                 head = self.twin.get_output_embeddings()
                 for handle in attached.handles:
                     head._forward_pre_hooks[handle.id](head, (states_ND[index].unsqueeze(1),))
-            scores = logits_NV if len(rows) == len(logits_NV) else logits_NV[index]
+            whole = len(rows) == len(logits_NV)
             assert attached.rule is not None
-            changed = attached.rule(self._prefixes(acting).to(index.device), scores)
-            logits_NV.index_copy_(0, index, changed.to(logits_NV))
+            changed = attached.rule(self._prefixes(acting).to(index.device), logits_NV if whole else logits_NV[index])
+            return changed.to(logits_NV) if whole else logits_NV.index_copy_(0, index, changed.to(logits_NV))
         except Exception as error:
             if len(rows) == 1:
                 acting[0].fail(f"control {control.name}: {one_line(error)}")
-                return
+                return logits_NV
             for row in rows:
-                self._apply(control, logits_NV, [row], requests, states_ND)
+                logits_NV = self._apply(control, logits_NV, [row], requests, states_ND)
+            return logits_NV
 
     def _attached(self, control: Control, requests: tuple[Request, ...]) -> _Attached:
         """Return the rule of a control for these requests: the last one if they are the same."""

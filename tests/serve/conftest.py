@@ -96,21 +96,21 @@ PROMPTS = ("The acid", "Once upon a time", " the acid began in", "I went to the 
 LENGTH = 10
 
 
-def start(words: Sequence[str], **options: Any) -> Any:
-    """Return vLLM's engine on SmolLM2."""
+def start(words: Sequence[str], folder: Path | None = None, **options: Any) -> Any:
+    """Return vLLM's engine on the model of a folder, SmolLM2 by default."""
     vllm = pytest.importorskip("vllm")
     os.environ[VARIABLE] = ",".join(words)
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # a minute less
     own = {"dtype": "float32", "enforce_eager": True, "max_model_len": 256, "max_num_seqs": 16, "seed": 0}
     own |= {"distributed_executor_backend": "uni"}
-    return vllm.LLM(str(models_folder() / "smollm2"), **(own | options))
+    return vllm.LLM(str(folder or models_folder() / "smollm2"), **(own | options))
 
 
 def close(engine: Any) -> None:
     engine.llm_engine.engine_core.shutdown()
 
 
-def ask(engine: Any, asked: Sequence[tuple[str, dict[str, float]]], length: int = LENGTH) -> list[list[int]]:
+def ask(engine: Any, asked: Sequence[tuple[Any, dict[str, float]]], length: int = LENGTH) -> list[list[int]]:
     from vllm import SamplingParams
 
     params = [SamplingParams(temperature=0, max_tokens=length, extra_args={"lit_ctg": each}) for _, each in asked]
@@ -118,7 +118,9 @@ def ask(engine: Any, asked: Sequence[tuple[str, dict[str, float]]], length: int 
     return [list(each.outputs[0].token_ids) for each in made]
 
 
-def check(steered: Steered, asked: Sequence[tuple[str, dict[str, float]]], made: list[list[int]], length: int) -> None:
+def check(
+    steered: Steered, asked: Sequence[tuple[Any, dict[str, float]]], made: list[list[int]], length: int = LENGTH
+) -> None:
     """Compare with ``Steered``; a text with a tie is compared no further."""
     ties = 0
     for (prompt, settings), ids in zip(asked, made, strict=True):

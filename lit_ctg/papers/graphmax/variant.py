@@ -286,7 +286,7 @@ class VariantRule(ScoreRule):
             raise UserError(f"input_ids of shape {tuple(input_ids.shape)} have no last token: give [B, T] with T >= 1")
         strength_B1 = per_row(self.strength, scores)
         log_probs_BV = self.variant(scores, input_ids[:, -1], strength_B1)
-        if not self.softmax_at_0:
+        if not self.softmax_at_0 or bool((strength_B1 > 0).all()):
             return log_probs_BV
         # in half precision the result would differ from the certified distribution
         return torch.where(strength_B1 == 0, scores.to(log_probs_BV), log_probs_BV)

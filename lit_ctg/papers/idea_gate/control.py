@@ -24,7 +24,7 @@ from lit_ctg.papers.idea_gate.model import Bound, GateForm, IdeaGateModule, Idea
 if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
 
-TURNED_FROM = 4  # rows
+TURNED = range(4, 13)  # rows
 
 
 class IdeaLogits:
@@ -212,12 +212,13 @@ class IdeaGate(Control):
 def rows_logits(head: IdeaHead, hidden_ND: Tensor) -> Tensor:
     """Return the idea logits of the newest position of each row, [N, V]: ``head(hidden_ND)`` to rounding.
 
-    A decode step's last layer is a few rows against a whole vocabulary: on a CPU, W x^T takes less time than x W^T for
-    eight rows (``benchmarks/bench_controls.py`` prints the ratio).
+    A decode step's last layer is a few rows against a whole vocabulary: in float32 on a CPU, W x^T takes less time than
+    x W^T for eight rows (``benchmarks/bench_controls.py`` prints the ratio).
     """
-    if len(hidden_ND) < TURNED_FROM or hidden_ND.device.type != "cpu":
+    turned = len(hidden_ND) in TURNED and hidden_ND.device.type == "cpu" and hidden_ND.dtype == torch.float32
+    if not turned:
         return head(hidden_ND)
-    return torch.addmm(head.bias[:, None], head.weight, head.features(hidden_ND).T).T
+    return torch.addmm(head.bias[:, None], head.weight, head.features(hidden_ND).T).T.contiguous()
 
 
 def of_run(module: Any, datamodule: Any, decoding: Any) -> IdeaGate:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -61,6 +61,7 @@ from lit_ctg.statistics import interval_of_rows
 AnyModel = MicroModel | Repeat | Blend
 # how text is split into words where a run of tokens is not a class member
 LEAST = -690.0  # log-probability of a member that the micro-model excludes
+KEPT = 512  # contexts
 LEAST_TEXTS = 5  # below it the interval of a saving is over positions
 PIECES = re.compile(r"\d[\d,]*(?:\.\d+)?|\w+|\S")
 
@@ -465,7 +466,7 @@ class WordReader:
         self._below: dict[tuple[int, int], Below] = {}
         self.own = [self._own(form, blank, control.others) for form, blank in enumerate(forms)]
         self._groups: dict[tuple[int, int], list[np.ndarray]] = {}
-        self._asked: tuple[Contexts | None, dict[int, np.ndarray]] = None, {}
+        self._known: dict[tuple[Any, ...], Any] = {}
         start = self.tracker.start(1)
         contexts, _ = self.tracker.read(np.array([[self.unknown]]), None, start)
         self._running: Running[Reading] = Running(Reading(start, contexts, start, contexts), self._advance)
@@ -614,8 +615,11 @@ class WordReader:
 
     def shares(self, form: int, contexts: Contexts) -> list[np.ndarray]:
         """Return the probabilities [W] of each group's members, 0 elsewhere."""
-        state, found = int(contexts.state_BT[0, -1]), []
-        for numbers in self.groups(form, state):
+        return self._cached(("shares", form), contexts, lambda: self._shares(form, contexts))
+
+    def _shares(self, form: int, contexts: Contexts) -> list[np.ndarray]:
+        found = []
+        for numbers in self.groups(form, int(contexts.state_BT[0, -1])):
             share_W = np.zeros(len(self.class_W))
             weights = np.array([max(self.classes[number].count, 1e-9) for number in numbers])
             for number, weight in zip(numbers, weights / weights.sum(), strict=True):
@@ -625,15 +629,25 @@ class WordReader:
         return found
 
     def chances(self, number: int, contexts: Contexts) -> np.ndarray:
-        """Return a class's micro-model over its members [K], cached because both forms of a member need it."""
-        if self._asked[0] is not contexts:
-            self._asked = contexts, {}
-        known = self._asked[1]
-        if number not in known:
+        """Return a class's micro-model over its members [K]."""
+
+        def make() -> np.ndarray:
             evidence = contexts.evidence(number, np.ones_like(contexts.state_BT, dtype=bool))
             # 0 would leave a member what the model gives it
-            known[number] = np.exp(np.maximum(self.classes[number].model.log_prob(evidence)[-1], LEAST))
-        return known[number]
+            chance_K: np.ndarray = np.exp(np.maximum(self.classes[number].model.log_prob(evidence)[-1], LEAST))
+            return chance_K
+
+        return self._cached(("chances", number), contexts, make)
+
+    def _cached(self, what: tuple[str, int], contexts: Contexts, make: Callable[[], Any]) -> Any:
+        """Return what was made for these contexts: few words change them."""
+        parts = (contexts.state_BT, contexts.previous_BTC, contexts.source_value_BT, contexts.source_unit_BT)
+        key = (*what, *(part[0, -1].tobytes() for part in parts))
+        if key not in self._known:
+            if len(self._known) >= KEPT:
+                self._known.clear()
+            self._known[key] = make()
+        return self._known[key]
 
 
 def _table(control: MicroModels) -> tuple[ClassTable, dict[str, int]]:
@@ -683,17 +697,17 @@ class RedistributeClassMass(ScoreRule):
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Return log-probabilities ``[N, V]`` in the dtype of ``scores``."""
-        own_NV = scores.detach().double().log_softmax(-1).cpu().numpy()
-        mixed_NV = own_NV.copy()
-        for log_V, reading in zip(mixed_NV, self.reader.read(input_ids), strict=True):
+        log_NV = scores.detach().double().log_softmax(-1).cpu()
+        strength_N = row_values(self.strength_B, len(scores)).numpy()
+        for log_V, reading, strength in zip(log_NV.numpy(), self.reader.read(input_ids), strength_N, strict=True):
+            own_V = log_V.copy()
             self.redistribute(log_V, reading)
-        # where nothing was redistributed (nearly everywhere) the mixture is the model's own
-        changed = np.nonzero(mixed_NV != own_NV)
-        strength_N = row_values(self.strength_B, len(scores)).numpy()[changed[0]]
-        with np.errstate(divide="ignore"):
-            ruled, own = np.log(strength_N) + mixed_NV[changed], np.log1p(-strength_N) + own_NV[changed]
-        mixed_NV[changed] = np.logaddexp(ruled, own)
-        return torch.from_numpy(mixed_NV).to(scores.dtype).to(scores.device)
+            # where nothing was redistributed (nearly everywhere) the mixture is the model's own
+            changed = np.flatnonzero(log_V != own_V)
+            with np.errstate(divide="ignore"):
+                ruled, own = np.log(strength) + log_V[changed], np.log1p(-strength) + own_V[changed]
+            log_V[changed] = np.logaddexp(ruled, own)
+        return log_NV.to(scores.dtype).to(scores.device)
 
     def redistribute(self, log_V: np.ndarray, reading: Reading) -> None:
         """Redistribute the mass of class members, in place, in log-probabilities [V] after a prefix that was read."""
@@ -709,7 +723,8 @@ class RedistributeClassMass(ScoreRule):
             if form == 1 and reading.open:
                 continue
             begun = reader.below(form, 0)
-            fresh_J, own_J = ~np.isin(begun.ids_J, going_on), reader.own[form]
+            fresh_J = ~np.isin(begun.ids_J, going_on) if len(going_on) else np.ones(len(begun.ids_J), dtype=bool)
+            own_J = reader.own[form]
             for share_W in reader.shares(form, reading.next_contexts):
                 mass_J = begun.mass(share_W)
                 chosen_J = fresh_J & (mass_J > 0)

@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from lit_ctg.control import Steered
-from lit_ctg.papers.idea_gate.control import TURNED_FROM, IdeaGate, rows_logits
+from lit_ctg.papers.idea_gate.control import TURNED, IdeaGate, rows_logits
 from lit_ctg.papers.idea_gate.model import GateForm, IdeaHead
 from lit_ctg.papers.idea_gate.portable import IdeaGateConfig, IdeaGateForCausalLM
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("rows", [1, 2, TURNED_FROM, 9])
+@pytest.mark.parametrize("rows", [1, TURNED[0], TURNED[-1], 16])
 def test_few_rows_have_the_heads_logits(rows: int, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     head = IdeaHead(16, 501).to(dtype)
