@@ -8,7 +8,9 @@ Shape letters: N rows, T positions, R rank, I inputs and O outputs of a layer.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,6 +19,7 @@ from torch import Tensor, nn
 from lit_ctg.control.base import Control, Prefix, Stage, Values, layer_named, row_values
 from lit_ctg.core.generation import ControlSetting
 from lit_ctg.errors import UserError
+from lit_ctg.files import replacing
 from lit_ctg.network.layers import linear_sizes
 
 if TYPE_CHECKING:
@@ -73,6 +76,27 @@ class LoRA(Control):
     @classmethod
     def restore(cls, config: dict[str, Any], tensors: dict[str, Tensor]) -> LoRA:
         return cls({path: (tensors[f"A.{path}"], tensors[f"B.{path}"]) for path in config["layers"]})
+
+    def save_adapter(self, folder: str | Path) -> None:
+        """Write the adapters as peft and vLLM's ``--enable-lora`` read them; zeros make their ranks equal.
+
+        Raises:
+            UserError: the folder cannot be written.
+        """
+        from safetensors.torch import save_file
+
+        rank, tensors = max(len(down) for down, _ in self.adapters.values()), {}
+        for path, (down_RI, up_OR) in self.adapters.items():
+            more = rank - len(down_RI)
+            tensors[f"base_model.model.{path}.lora_A.weight"] = nn.functional.pad(down_RI, (0, 0, 0, more)).contiguous()
+            tensors[f"base_model.model.{path}.lora_B.weight"] = nn.functional.pad(up_OR, (0, more)).contiguous()
+        # the scale is lora_alpha / r
+        config = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": rank, "lora_alpha": rank, "bias": "none"}
+        with replacing(folder) as temporary:
+            temporary.mkdir(parents=True, exist_ok=True)
+            save_file(tensors, temporary / "adapter_model.safetensors", metadata={"format": "pt"})
+            content = json.dumps({**config, "target_modules": list(self.adapters)}, indent=1)
+            (temporary / "adapter_config.json").write_text(content + "\n", encoding="utf-8")
 
 
 class _Update:

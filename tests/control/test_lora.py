@@ -89,3 +89,15 @@ def test_a_run_exports_its_adapters_too(model: Any, adapted: Any) -> None:
     assert note(gate, [gate], module(model, False)) == further
     beside = f"this run also has lora (kind=lora); {further}, or backbone.path with the control lora"
     assert note(gate, found, module(adapted, False)) == beside
+
+
+def test_peft_reads_saved_adapters(model: Any, tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    torch.manual_seed(2)
+    shapes = {"transformer.h.0.attn.c_attn": (2, 16, 48), "transformer.h.0.mlp.c_fc": (3, 16, 64)}
+    made = LoRA({path: (torch.randn(r, i), torch.randn(o, r)) for path, (r, i, o) in shapes.items()})
+    made.save_adapter(tmp_path / "adapter")
+    ids, loaded = torch.tensor(PROMPTS[:1]), peft.PeftModel.from_pretrained(copy.deepcopy(model), tmp_path / "adapter")
+    with torch.no_grad(), made.attach(model):
+        ours, theirs = model(input_ids=ids).logits, loaded(input_ids=ids).logits
+    torch.testing.assert_close(ours, theirs)

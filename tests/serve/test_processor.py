@@ -166,3 +166,24 @@ def test_settings_are_nested_or_flat(folder: Path) -> None:
     for extra in ({"lit_ctg": {"memory.strength": 0.5}}, {"lit_ctg.memory.strength": 0.5, "other": 1}):
         assert checked(bundles, extra)[1]["memory"]["strength"].tolist() == [0.5]
     assert checked(bundles, None) == (False, {})
+
+
+@pytest.mark.vllm
+def test_vllms_loader_of_the_v2_runner_takes_the_processor(
+    processor: Any, folder: Path, word_model: Any, expected: list[list[int]]
+) -> None:
+    v2 = pytest.importorskip("vllm.v1.worker.gpu.sample.logits_processor")
+    from vllm.exceptions import VLLMValidationError
+
+    processor()  # sets the variable
+    states = v2_states(4)
+    rest = {"device": torch.device("cpu"), "max_num_reqs": 4, "vocab_size": len(WORDS)}
+    states = SimpleNamespace(**vars(states), **rest, prefill_len=states.prompt_len, total_len=states.prompt_len)
+    config = engine_config(word_model, str(folder / "tokenizer"), use_v2_model_runner=True)
+    (made,) = v2.build_custom_logits_processors(config, states, False)
+    assert isinstance(made, ControlProcessor)
+    assert Engine(word_model, made, 4, v2=True).write(texts()) == expected
+    check = v2.build_custom_logits_processors_params_validator(None)
+    check(Text([1], {"lit_ctg": settings("memory")}, 1).params)
+    with pytest.raises(VLLMValidationError, match="memory"):
+        check(Text([1], {"lit_ctg.memory.strenth": 1}, 1).params)
