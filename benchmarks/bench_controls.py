@@ -35,15 +35,15 @@ from lit_ctg.papers.control_code.control import NeuronCodes
 from lit_ctg.papers.graphmax.control import Graphmax
 from lit_ctg.papers.graphmax.graph import CooccurrenceGraph
 from lit_ctg.papers.idea_gate.control import IdeaGate, rows_logits
-from lit_ctg.papers.idea_gate.model import GateForm, IdeaHead
+from lit_ctg.papers.idea_gate.gate import GateForm, IdeaHead
 from lit_ctg.papers.nslm.classes import class_table, make_recogniser
 from lit_ctg.papers.nslm.control import MicroModels, carried
 from lit_ctg.papers.nslm.micro_model import Difference, Gaussian, MicroModel
 from lit_ctg.papers.nslm.occurrences import Occurrences
 from lit_ctg.papers.semantic_fusion.bank import FeatureBank, Graded, Recent
+from lit_ctg.papers.semantic_fusion.channel import GatedFusion
 from lit_ctg.papers.semantic_fusion.control import FeatureChannel, LexiconSteering
 from lit_ctg.papers.semantic_fusion.lexicon import Lexicon
-from lit_ctg.papers.semantic_fusion.model import GatedFusion
 
 # width, layers, heads, tokens of the head
 SIZES = {"quick": (16, 1, 2, 8000), "small": (384, 6, 6, 8000), "gpt2": (768, 12, 12, 50257)}

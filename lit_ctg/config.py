@@ -6,6 +6,7 @@ import contextlib
 import functools
 import hashlib
 import inspect
+import math
 import os
 import re
 import sys
@@ -123,6 +124,7 @@ def register() -> None:
     OmegaConf.register_new_resolver("training_seed", _training_seed, replace=True)
     OmegaConf.register_new_resolver("seed_of", _seed_of, replace=True)
     OmegaConf.register_new_resolver("label_count", _label_count, replace=True)
+    OmegaConf.register_new_resolver("enough_epochs", _enough_epochs, replace=True)
 
 
 @functools.cache
@@ -164,6 +166,19 @@ def _label_count(root: str | None) -> int:
     from lit_ctg.data.folder import labels_of  # imports torch, which few configurations need so early
 
     return len(labels_of(root))
+
+
+def _enough_epochs(least: int, steps: int, length: int, batch_size: int, root: str | None) -> int:
+    """Return epochs of a folder of texts that make about ``steps`` steps (at least 1 an epoch), and at least ``least``.
+
+    Args:
+        length, batch_size: of a step, in tokens and rows; six bytes of a file are taken for a token.
+    """
+    from lit_ctg.data.folder import labels_of
+
+    files = {file for own in labels_of(root).values() for file in own}
+    tokens = sum(file.stat().st_size for file in files) / 6
+    return max(least, min(steps, math.ceil(steps * length * batch_size / max(1.0, tokens))))
 
 
 def is_free_text(value: str) -> bool:

@@ -19,15 +19,15 @@ from lit_ctg.papers.control_code.control import NeuronCodes
 from lit_ctg.papers.graphmax.control import Graphmax
 from lit_ctg.papers.graphmax.graph import CooccurrenceGraph
 from lit_ctg.papers.idea_gate.control import IdeaGate
-from lit_ctg.papers.idea_gate.model import GateForm, IdeaHead
+from lit_ctg.papers.idea_gate.gate import GateForm, IdeaHead
 from lit_ctg.papers.nslm.classes import class_table, make_recogniser
 from lit_ctg.papers.nslm.control import MicroModels, carried
 from lit_ctg.papers.nslm.micro_model import Difference, Gaussian, MicroModel
 from lit_ctg.papers.nslm.occurrences import Occurrences
 from lit_ctg.papers.semantic_fusion.bank import FeatureBank, Graded, Recent
+from lit_ctg.papers.semantic_fusion.channel import GatedFusion
 from lit_ctg.papers.semantic_fusion.control import FeatureChannel, Grammar, LexiconSteering
 from lit_ctg.papers.semantic_fusion.lexicon import Lexicon
-from lit_ctg.papers.semantic_fusion.model import GatedFusion
 from tests.conftest import make_model
 
 V, D = 14, 16

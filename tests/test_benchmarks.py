@@ -48,6 +48,19 @@ def test_sampling_is_compared_with_transformers_alone(capsys: pytest.CaptureFixt
     assert len(rows) == 2 and all(line.endswith("| at most 1.1 |") for line in rows)
 
 
+def test_the_readme_has_the_commands_of_a_new_user() -> None:
+    script = importlib.import_module("first_hour")
+    readme = (script.ROOT / "README.md").read_text(encoding="utf-8")
+    commands = [script.readme_command(readme, beginning) for beginning in (*script.FIRST, *script.AFTER)]
+    assert "data=reviews.csv" in commands[2] and all("data.root=texts" in one for one in commands[4:])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_a_new_user_has_a_text_of_own_labels_in_ten_minutes() -> None:
+    assert importlib.import_module("first_hour").main(venv=False) == 0
+
+
 def test_a_missed_bound_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     turns = importlib.import_module("turns")
     rows = [turns.Row("slow / fast", 1.5, least=1.2), turns.Row("memory", 0.9, most=0.4)]

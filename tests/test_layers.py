@@ -69,21 +69,31 @@ def test_no_module_needs_itself_to_be_loaded() -> None:
     TopologicalSorter(graph).prepare()  # its error names the circle
 
 
+CONTROLS = ["lit_ctg.run.steer", *(f"lit_ctg.papers.{paper}.control" for paper in PAPERS)]
+
+
 def test_texts_under_a_control_need_no_trainer() -> None:
     """Lightning and other large packages take seconds to import."""
-    waiting, reached = ["lit_ctg.run.steer"], set[str]()
+    waiting, reached = list(CONTROLS), set[str]()
     while waiting:
         name = waiting.pop()
+        if not name or name in reached:
+            continue
+        reached.add(name)
+        waiting.append(name.rpartition(".")[0])  # the package of a module, the module of a name
         paths = [PACKAGE.parent / f"{name.replace('.', '/')}{end}" for end in (".py", "/__init__.py")]
-        path = next((path for path in paths if path.is_file()), None)
-        if path is None:
-            waiting += [name.rpartition(".")[0]] * (name.rpartition(".")[0] not in reached)
-        elif name not in reached:
-            reached.add(name)
+        for path in (path for path in paths if path.is_file()):
             waiting += imported(path, loading=True)
             heavy = {each.partition(".")[0] for each in imported(path, loading=True, of="")}
             assert not heavy & {"lightning", "torchmetrics", "sklearn", "matplotlib", "gradio", "pandas"}, path
     assert "lit_ctg.control.base" in reached
+
+
+@pytest.mark.long
+def test_no_package_that_they_need_imports_a_trainer() -> None:
+    script = f"import sys, {', '.join(CONTROLS)}; print({{'lightning', 'torchmetrics'}} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", script], cwd=PACKAGE.parent, capture_output=True, text=True)
+    assert done.stdout == "set()\n", done.stderr
 
 
 def test_papers_are_found() -> None:

@@ -20,6 +20,7 @@ from typing import Any
 from lit_ctg.data.source import file_checksum, reading
 from lit_ctg.errors import UserError, only_errors_of
 from lit_ctg.files import cache_root, locked, offline, write_atomic
+from lit_ctg.network.pretrained import hub_problem
 
 ALTERNATIVES = "use data.source=local data.root=<folder> or data.source=sample"
 SET_CACHE = "free the disk or set data.cache_root=<another folder>"
@@ -69,6 +70,9 @@ class HubFiles:
         if (here := self._here(pattern)) is not None:
             return here
         require_network(f"{self.what} {pattern}")
+        with self._talking():
+            if problem := hub_problem(self.endpoint):
+                raise ConnectionError(problem)
         with locked(self.listing.with_suffix(".lock"), remedy=SET_CACHE):
             known = self._known()
             listed = known.get(pattern) or self._listed(pattern)

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import hashlib
 import math
+import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from lit_ctg.control import Origin, fingerprint
 from lit_ctg.control.bundle import versions
 from lit_ctg.data.document import Document
 from lit_ctg.data.folder import read_labelled
-from lit_ctg.data.labelled import Labelled
-from lit_ctg.errors import check_known
+from lit_ctg.errors import check_known, refuse
 from lit_ctg.field.bench import Arm, Bench, Parts
 from lit_ctg.field.export import places
 from lit_ctg.field.judge import BagJudge, EncoderJudge, Judge, balanced, prove, snippets
 from lit_ctg.field.measure import REPETITION, repetition
 from lit_ctg.field.methods import METHODS
-from lit_ctg.field.task import Task, class_name, unspaced
+from lit_ctg.field.task import Example, Task, class_name, unspaced
+from lit_ctg.files import writing
 from lit_ctg.network.pretrained import Loading, cached
 from lit_ctg.results.record import environment
 from lit_ctg.run.export import write_bundle
@@ -41,12 +45,14 @@ DECODE: dict[str, Any] = {
     "contexts": 16,
 }  # fmt: skip
 TRAIN = {"steps": 30, "batch": 4, "length": 64, "learning_rate": 5e-4, "rank": 8, "texts": 200}
-# the encoder of the judge, and its training
-ENCODER, STEPS = "minilm", 100
+# of the judge's features, where it is in the cache
+ENCODER = "minilm"
+# folds by which a judge is chosen
+FOLDS = 5
 # texts that are shown of each label
 SHOWN = 2
-# below it the judge hardly knows the labels apart, and a score says little
-LEAST = 0.6
+# of the way from guessing to always right: a judge below it makes the score of a control worthless
+LEAST = 0.4
 
 
 class _Texts:
@@ -105,9 +111,15 @@ def make(
         the bundles' folders.
 
     Raises:
-        UserError: no such texts, too few of them, or a method without a control.
+        UserError: ``out`` is not empty, no such texts, too few of them, or a method without a control.
     """
     console = console or Console(soft_wrap=True, highlight=False, markup=False)
+    folder = Path(out).expanduser()
+    held = next(folder.iterdir(), None) if folder.is_dir() else None
+    refuse({
+        f"out={out} is a file: give a folder": folder.exists() and not folder.is_dir(),
+        f"out={out} holds {held and held.name}: give another folder, or delete it": held is not None,
+    })  # fmt: skip
     found = read_labelled(data, text, label)
     for line in found.report():
         console.print(line)
@@ -115,26 +127,59 @@ def make(
     for name in tried:
         check_known("method", name, [key for key, each in METHODS.items() if each.tries is None and key != "bundle"])
     folders = []
-    for attribute in found.attributes:
-        folder = Path(out).expanduser() / (class_name(attribute.name) if len(found.attributes) > 1 else "")
-        folders += _make_one(found, attribute.name, model, folder, tried, seed, loading, console)
+    with _parts(folder, console) as parts:
+        for attribute in found.attributes:
+            own = folder / (class_name(attribute.name) if len(found.attributes) > 1 else "")
+            texts = found.of(attribute.name)
+            if sides := attribute.sides:
+                texts = {side: [text for label in labels for text in texts[label]] for side, labels in sides.items()}
+                console.print("; ".join(f"{side}: {', '.join(labels)}" for side, labels in sides.items()))
+            bench = _bench(_Texts(texts), attribute.name, model, parts, seed, loading)
+            folders += _make_one(bench, own, tried, console)
     return folders
 
 
-def _make_one(
-    found: Labelled, attribute: str, model: str, folder: Path, tried: Sequence[str], seed: int, loading: Loading,
-    console: Console,
-) -> list[Path]:  # fmt: skip
+@contextlib.contextmanager
+def _parts(out: Path, console: Console) -> Iterator[Path]:
+    """Yield the folder of what is trained before it is written to ``out``; only an interrupted command leaves it."""
+    whole = out.resolve()
+    folder = whole.with_name(f".{whole.name}.parts")
+    if folder.exists():
+        console.print(f"continues what an interrupted command left in {folder}")
+    with writing(out):
+        folder.mkdir(parents=True, exist_ok=True)
+    try:
+        yield folder
+    except KeyboardInterrupt:
+        console.print(f"the same command continues from {folder}")
+        raise
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _make_one(bench: Bench, folder: Path, tried: Sequence[str], console: Console) -> list[Path]:
     began = time.monotonic()
-    bench = _bench(_Texts(found.of(attribute)), attribute, model, folder, seed, loading)
     with quiet():
         judge = _judge(bench)
     proof = prove(judge, snippets(bench.task.examples("report"), bench.lengths[1], bench.lengths[1], 1, 0))
-    better = "" if judge.name == ENCODER else f"; lit-ctg model get {ENCODER} makes a better one"
-    console.print(
-        f"the judge ({judge.name}), trained on a third of the texts, is right for {proof.right} of {proof.of} others"
-        + better
+    guessing = 1 / len(bench.task.targets)
+    least = guessing + LEAST * (1 - guessing)
+    remedy = "give more texts (hundreds of each label), labels that differ more" + (
+        f", or first lit-ctg model get {ENCODER}" * (cached(ENCODER) is None)
     )
+    low, high = proof.interval or (0.0, 1.0)
+    console.print(
+        f"the judge ({judge.name}), trained on a third of the texts, is right for {proof.right} of {proof.of} others: "
+        f"{proof.balanced:.2f} [{low:.2f}, {high:.2f}]; guessing gives {guessing:.2f}"
+    )
+    doubt = (
+        f"the scores cannot be trusted: this judge is right for {proof.balanced:.2f} of human texts, which should be "
+        f"{least:.2f}; {remedy}"
+    ) * (proof.balanced < least)
+    if doubt:
+        console.print(doubt)
     best = None
     for number, name in enumerate(tried, 1):
         console.print(f"{number} of {len(tried)}: {METHODS[name].title}")
@@ -153,9 +198,13 @@ def _make_one(
     assert best is not None
     with quiet():
         on = _written(bench, best.arms, best.strengths, "report", judge)
-        off = _written(bench, dict.fromkeys(best.arms, Arm()), dict.fromkeys(best.arms, 1.0), "report", judge)
+        bare = bench.write(Arm(), 1.0, "report")[0]
+        guesses = judge.judge(bare)
+        off = {label: (bare, [float(guess == label) for guess in guesses]) for label in best.arms}
     score = _score(on, off)
-    folders = _write(bench, best, folder, {"score": score, "texts": len(found.texts)}, console)
+    facts = {"name": judge.name, "right": proof.right, "of": proof.of, "balanced": proof.balanced, "trusted": not doubt}
+    texts = sum(len(each) for each in bench.task.data.texts.values())
+    folders = _write(bench, best, folder, {"score": score, "judge": facts, "texts": texts}, console)
     _show(bench, best, on, off, console)
     low = score["change"][1]
     console.print(
@@ -163,33 +212,85 @@ def _make_one(
         f"{score['on']:.2f} with it: {score['change'][0]:+.2f} [{low:+.2f}, {score['change'][2]:+.2f}] on "
         f"{score['prompts']} held-out openings, in {(time.monotonic() - began) / 60:.0f} minutes"
     )
-    if proof.balanced < LEAST:
-        console.print("the judge hardly knows these labels apart: the score says little; give more texts")
+    if doubt:
+        console.print(doubt)
     if not low > 0:
-        console.print(
-            "no effect is shown: give more texts, labels that differ more, or methods=[lora,dexperts,neuron_codes], "
-            "which train for minutes"
-        )
+        console.print(f"no effect is shown: {remedy}, or methods=[lora,dexperts,neuron_codes], which train for minutes")
     for label, arm in best.arms.items():
         bundles = ",".join(str(place) for place, control in folders if any(control is each for each in arm.controls))
+        words = f"model={bench.model_name} controls=[{bundles}]"
         settings = " ".join(f"control.{key}={value:g}" for key, value in arm.settings(best.strengths[label]).items())
-        console.print(f"{label}: lit-ctg generate model={model} controls=[{bundles}] {settings} prompt=... n=2")
+        console.print(f"{label}: lit-ctg generate {words} {settings} prompt=... n=2")
     return [place for place, _ in folders]
 
 
+class _StatesJudge:
+    """Logistic regression over the mean states of a sentence encoder.
+
+    Args:
+        states: texts -> [N, D].
+    """
+
+    name = ENCODER
+
+    def __init__(self, states: Callable[[Sequence[str]], Any], examples: Sequence[Example]) -> None:
+        from sklearn.linear_model import LogisticRegression
+        from sklearn.pipeline import make_pipeline
+        from sklearn.preprocessing import Normalizer
+
+        self.states = states
+        self.model = make_pipeline(Normalizer(), LogisticRegression(C=10.0, class_weight="balanced", max_iter=1000))
+        self.model.fit(states([each.text for each in examples]), [each.label for each in examples])
+
+    def judge(self, texts: Sequence[str]) -> list[str]:
+        return [str(label) for label in self.model.predict(self.states(texts))] if len(texts) else []
+
+
 def _judge(bench: Bench) -> Judge:
-    """Return a judge of the classes: a sentence encoder where it is in the cache, else word counts."""
-    known = balanced(bench.task.examples("judge"), 0)
-    if cached(ENCODER) is None:
-        return BagJudge(known, 0)
-    torch.manual_seed(0)
-    encoder = EncoderJudge(ENCODER, bench.task.targets)
-    encoder.name = ENCODER
-    encoder.fit(known, steps=STEPS, batch=16, learning_rate=5e-5, seed=0)
-    return encoder
+    """Return the judge of the classes that is right most often on folds of its own texts: of word counts, or of states.
+
+    The texts on which controls are scored have no part in the choice.
+    """
+    known = bench.task.examples("judge")
+    makers: list[Callable[[Sequence[Example]], Judge]] = [lambda examples: BagJudge(balanced(examples, 0), 0)]
+    if cached(ENCODER) is not None:
+        makers.append(functools.partial(_StatesJudge, _states_of(bench.task.targets)))
+    if len(makers) == 1:
+        return makers[0](known)
+    return max(makers, key=lambda make: _right(make, known))(known)
 
 
-def _bench(texts: _Texts, name: str, model: str, folder: Path, seed: int, loading: Loading) -> Bench:
+def _states_of(labels: Sequence[str]) -> Callable[[Sequence[str]], Any]:
+    """Return a function from texts to the encoder's mean states [N, D], each text read once."""
+    encoder, read = EncoderJudge(ENCODER, labels).eval(), dict[str, Any]()
+    encoder.head = torch.nn.Identity()  # type: ignore[assignment]  # of the judge that is fine-tuned
+
+    @torch.no_grad()
+    def states(texts: Sequence[str]) -> Any:
+        new = [text for text in dict.fromkeys(texts) if text not in read]
+        for start in range(0, len(new), 32):
+            read.update(zip(new[start : start + 32], encoder(new[start : start + 32]).numpy(), strict=True))
+        return np.stack([read[text] for text in texts])
+
+    return states
+
+
+def _right(make: Callable[[Sequence[Example]], Judge], examples: Sequence[Example]) -> float:
+    """Return a judge's mean recall on folds that it was not trained on; passages of a text stay in one fold, or two."""
+    from sklearn.model_selection import StratifiedKFold
+
+    labels = [each.label for each in examples]
+    folds = min(FOLDS, min(map(labels.count, labels)))
+    if folds < 2:
+        return 0.0
+    found = []
+    for rest, fold in StratifiedKFold(folds).split(labels, labels):
+        judge = make([examples[place] for place in rest])
+        found.append(prove(judge, [examples[place] for place in fold]).balanced)
+    return sum(found) / folds
+
+
+def _bench(texts: _Texts, name: str, model: str, parts: Path, seed: int, loading: Loading) -> Bench:
     task = Task(
         name=class_name(name), data=texts, labels=None, column="source", shares=SHARES, per_label=3000,
         passage_words=DECODE["words"], prompt_words=4, least_accuracy=0.0,
@@ -198,7 +299,7 @@ def _bench(texts: _Texts, name: str, model: str, folder: Path, seed: int, loadin
     decode = {**DECODE, "prompts": min(DECODE["prompts"], least * len(task.targets)),
               "choice": min(DECODE["choice"], len(task.examples("choice")))}  # fmt: skip
     return Bench(
-        task=task, parts=Parts(folder.parent / f".{folder.name}.parts"), model=model, loading=loading, fluency=None,
+        task=task, parts=Parts(parts), model=model, loading=loading, fluency=None,
         judges={}, train=TRAIN, decode=decode, seed=seed,
     )  # fmt: skip
 

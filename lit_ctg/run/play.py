@@ -41,6 +41,8 @@ CURVE_POINTS = 9
 OPEN_END = 5.0
 # nats at which a token's colour is fully saturated
 FULL_COLOUR = 3.0
+# nats by which a control lowers a text before the page says why
+NOTED = 1.0
 # maximum length of a continuation by a carried model, in tokens
 LONGEST = 200
 # the largest seed that the page accepts
@@ -502,7 +504,8 @@ def tokens_html(session: Session) -> str:
     for token in session.comparison.tokens:
         share = 1.0 if not math.isfinite(token.raised) else min(abs(token.raised) / FULL_COLOUR, 1.0)
         kind = "up" if token.raised > 0 else "down"
-        title = escape(effect_words(token.raised), quote=True)
+        parts = [f"{name} {effect_words(nats)}" for name, nats in token.by.items()] if len(token.by) > 1 else []
+        title = escape("; ".join([effect_words(token.raised), *parts]), quote=True)
         style = f"--share:{100 * share:.0f}%"
         spans.append(
             f'<span class="token {kind}" style="{style}" title="{title}">{escape(printable(token.text))}</span>'
@@ -512,7 +515,24 @@ def tokens_html(session: Session) -> str:
         '<span class="token down" style="--share:100%">lowered</span> by the controls, full colour from '
         f"{FULL_COLOUR:g} nats on</p>"
     )
-    return f'<p class="tokens">{"".join(spans)}</p>{legend}'
+    notes = "".join(f'<p class="legend">{escape(note)}</p>' for note in lowering(session.comparison.tokens))
+    return f'<p class="tokens">{"".join(spans)}</p>{legend}{notes}'
+
+
+def lowering(tokens: Sequence[TokenEffect]) -> list[str]:
+    """Return for each control that made the words of its own text less likely what it did, and what outweighed it."""
+    names = list(tokens[0].by) if tokens else []
+    sums = {name: sum(token.by[name] for token in tokens) for name in names}
+    found = []
+    for name, nats in sums.items():
+        if nats <= -NOTED:
+            stronger = ", ".join(other for other, value in sums.items() if value > 0)
+            why = f"{stronger} outweighed it" if stronger else "another seed may draw them"
+            found.append(
+                f"{name} made the words above less likely, by {-nats:.1f} nats in all: what it does not lower, or "
+                f"raises more, was not drawn; {why}"
+            )
+    return found
 
 
 def table_html(session: Session) -> str:

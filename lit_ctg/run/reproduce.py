@@ -30,7 +30,7 @@ from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from lit_ctg import __version__
@@ -42,13 +42,15 @@ from lit_ctg.results.record import RECORDS, REGIMES, RunRecord, check_sources, l
 from lit_ctg.results.spec import MANIFEST, experiments_root, load_manifest, papers
 from lit_ctg.run.directory import FINAL
 from lit_ctg.terminal import Console
-from lit_ctg.trust import words_from_file
+from lit_ctg.trust import without_trust, words_from_file
 
 # of an entry; patterns of those that choose something follow
 _KEYS = dict.fromkeys(("experiment", "regime", "seed", "data"), Any) | {"set": dict[str, Any], "priority": int}
 # what the working directory's manifests may change: settings of these groups, but not the classes behind them
 _GROUPS = ("model", "data", "backbone", "decoding", "metric", "callback", "trainer", "name")
 _SETTING = re.compile(r"(?:" + "|".join(_GROUPS) + r")(?:[./]\w+)*")
+# groups that have no part in the name of a run or in its corpus
+_APART = ("callback", "metric", "decoding", "trainer", "logger")
 _PLACE = re.compile(r"\{\w*\}")
 # names of experiments, options of a group and folders of data: nothing that leaves conf/ or the folder of local data
 _OPTION = re.compile(r"[\w-][\w.-]*(?:/[\w-][\w.-]*)*")
@@ -207,9 +209,12 @@ def _composed_name(words: tuple[str, ...]) -> tuple[str, tuple[str, str]]:
     """Return the name and the corpus of a composition; the cells of a grid share what is composed for all of them."""
     from lit_ctg.config import compose
 
-    groups = [word for word in words if (config_folder() / word.partition("=")[0]).is_dir()]
-    values = [word for word in words if word not in groups]
-    cfg = copy.deepcopy(_composed(tuple(groups)))
+    keys = [word.partition("=")[0] for word in words]
+    chosen = [key == "size" or (config_folder() / key).is_dir() for key in keys]
+    groups = tuple(word for word, of_all in zip(words, chosen, strict=True) if of_all)
+    rest = zip(words, keys, chosen, strict=True)
+    values = [word for word, key, of_all in rest if not of_all and key.partition(".")[0] not in _APART]
+    cfg = copy.deepcopy(_composed(groups)) if values else _composed(groups)
     try:
         for override in OverridesParser.create().parse_overrides(values):
             OmegaConf.update(cfg, override.key_or_group, override.value())
@@ -228,11 +233,32 @@ def corpus_of(config: Mapping[str, Any]) -> tuple[str, str]:
     return str(source or ""), folder
 
 
-@functools.lru_cache(maxsize=32)
+@functools.cache
 def _composed(words: tuple[str, ...]) -> DictConfig:
-    from lit_ctg.config import compose
+    """Return a composition without what has no part in a run's name or corpus.
 
-    return compose(words)
+    A variant is what it varies, with its settings: Hydra, which takes a quarter of a second, composes no variant that
+    chooses no other part.
+    """
+    from lit_ctg.config import compose, composed, prepare_overrides, variants
+
+    (experiment,) = (word.partition("=")[2] for word in words if word.startswith("experiment="))
+    variant = variants().get(experiment, {})
+    changes = {"name": experiment.partition("/")[2], **variant.get("set", {})}
+    changes = {key: value for key, value in changes.items() if key.partition(".")[0] not in _APART}
+    plain = variant and not any((config_folder() / key.partition("@")[0]).is_dir() for key in changes)
+    try:
+        if plain:
+            of = f"experiment={experiment.partition('/')[0]}/{variant['of']}"
+            cfg = copy.deepcopy(_composed(tuple(of if word.startswith("experiment=") else word for word in words)))
+            for key, value in changes.items():
+                OmegaConf.update(cfg, key, value)
+            return cfg
+        cfg = composed(prepare_overrides(without_trust(words)))
+        with open_dict(cfg):
+            return OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key not in _APART])
+    except (HydraException, OmegaConfBaseException, ValueError):
+        return compose(words)  # says what is wrong in one line
 
 
 def _list(value: Any) -> list[Any]:

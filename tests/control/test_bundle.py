@@ -20,7 +20,7 @@ from lit_ctg.errors import UserError
 from lit_ctg.papers.graphmax.control import Graphmax
 from lit_ctg.papers.graphmax.graph import CooccurrenceGraph
 from lit_ctg.papers.idea_gate.control import IdeaGate
-from lit_ctg.papers.idea_gate.model import GateForm, IdeaHead
+from lit_ctg.papers.idea_gate.gate import GateForm, IdeaHead
 
 RECORD = {
     "paper": "idea_gate",

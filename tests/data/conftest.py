@@ -78,6 +78,8 @@ def handler(network: Network) -> type[http.server.BaseHTTPRequestHandler]:
             self.do_GET()
 
         def do_GET(self) -> None:
+            if self.path == "/":  # is somebody there?
+                return self.answer(200, b"")
             wanted = self.headers.get("Range")
             network.requests.append((self.command, self.path, wanted))
             network.tokens.append(self.headers.get("Authorization"))

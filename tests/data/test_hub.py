@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import threading
 from pathlib import Path
 
 import pytest
@@ -124,6 +125,23 @@ def test_no_network_at_all(tmp_path: Path, network) -> None:
     with pytest.raises(UserError, match=r"could not be fetched from http://127.0.0.1:9 .*data\.source=sample") as error:
         files.fetch("v1/test-*.parquet")
     assert "\n" not in str(error.value)
+
+
+def test_a_hub_that_keeps_silent_is_given_up(network, tmp_path: Path, monkeypatch) -> None:
+    """Whatever hangs: the look-up of its name, the connection, the answer."""
+    begun, end = [], threading.Event()
+
+    class Silent:
+        def head(self, address: str, timeout: float) -> None:
+            begun.append(address)
+            end.wait(60)
+
+    monkeypatch.setattr("huggingface_hub.get_session", Silent)
+    monkeypatch.setattr("lit_ctg.network.pretrained.HUB_SECONDS", 0.01)
+    with pytest.raises(UserError, match=r"some/corpus.*no answer within 0.01 s.*data\.source=local"):
+        hub(network, tmp_path).fetch("v1/test-*.parquet")
+    end.set()
+    assert begun == [network.address] and not network.requests
 
 
 def test_an_answer_that_is_no_hub(network, tmp_path: Path) -> None:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from lit_ctg.control import Control
 from lit_ctg.data.sample_text import sample_documents
 from lit_ctg.errors import UserError
 from lit_ctg.field import own
+from lit_ctg.field.task import Example
 from lit_ctg.network.pretrained import PLAIN
 from tests.tiny import make_tokenizer, save_llama
 
@@ -28,8 +31,9 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
         writer = csv.writer(file)
         writer.writerow(["text", "mood", "size"])
         for number, text in enumerate(texts):
-            glad = number % 2 == 0
-            writer.writerow([f"{'glad ' * 3 if glad else 'sad ' * 3}{text}", ["sad", "glad"][glad], number % 3])
+            mood, words = ("sad", "glad")[number % 2], text.split()
+            words[::3] = [mood] * len(words[::3])
+            writer.writerow([" ".join(words), mood, number % 3])
     model = save_llama(root / "model", make_tokenizer([*texts, "glad sad"], 400))
     return str(root / "texts.csv"), str(model)
 
@@ -58,13 +62,59 @@ def test_the_bundle_holds_the_score_that_was_said(
     assert "mood: " in said, "what was read"
     assert said.count(f"controls=[{folder}]") == 2, "the next command, for each label"
     assert ("no effect is shown" in said) == (low <= 0)
+    assert [each.name for each in tmp_path.iterdir()] == ["mine"], "no hidden folder"
 
 
-def test_each_attribute_has_its_control(
-    given: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_each_attribute_has_its_control_and_a_judge_that_guesses_is_not_trusted(
+    given: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folders = made(given, tmp_path / "mine", monkeypatch, label=["mood", "size"])
-    assert sorted(folder.parent.name for folder in folders) == ["mood", "size"]
+    judges = {folder.parent.name: json.loads((folder / "run.json").read_text())["judge"] for folder in folders}
+    assert {name: judge["trusted"] for name, judge in judges.items()} == {"mood": True, "size": False}
+    said = capsys.readouterr().out
+    assert said.count("cannot be trusted") == 2 and "model get minilm" in said, "before the score and behind it"
+
+
+def test_an_occupied_folder_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("mine")
+    for out in (tmp_path / "mine", tmp_path / "mine" / "notes.txt"):
+        with pytest.raises(UserError, match=str(out)):
+            own.make("none.csv", "none", str(out), text=None, label=[], methods=[], seed=0, loading=PLAIN)
+    assert [each.name for each in tmp_path.iterdir()] == ["mine"]
+
+
+@pytest.mark.parametrize(("error", "left"), [(UserError, False), (KeyboardInterrupt, True)])
+def test_only_an_interrupted_command_leaves_what_it_trained(
+    error: type[BaseException], left: bool, given: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(bench: Any, *_: Any) -> None:
+        bench.parts.get("one", {}, lambda folder, checkpoint: {})
+        raise error("stop")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(own, "_make_one", stopped)
+        with pytest.raises(error):
+            made(given, tmp_path / "mine", patched)
+    assert [each.name for each in tmp_path.iterdir()] == [".mine.parts"] * left
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_the_judge_is_the_one_that_is_right_on_folds_of_its_own_texts(
+    known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """States that know the class beside words that do not, and the other way round."""
+    random = np.random.default_rng(0)
+    labels = ["no", "yes"] * 20
+    examples = [
+        Example(f"{('cat', 'dog')[random.integers(2)] if known else label} the {number}", label)
+        for number, label in enumerate(labels)
+    ]
+    state = {each.text: [float(each.label == "yes") if known else random.normal(), 1.0] for each in examples}
+    task = SimpleNamespace(targets=("no", "yes"), examples=lambda split: {"judge": examples}[split])
+    monkeypatch.setattr(own, "cached", Path)
+    monkeypatch.setattr(own, "_states_of", lambda labels: lambda texts: np.array([state[text] for text in texts]))
+    assert own._judge(SimpleNamespace(task=task)).name == ("minilm" if known else "tfidf")
 
 
 @pytest.mark.parametrize("methods", [["bare"], ["nothing"]])

@@ -85,6 +85,16 @@ def test_a_session_can_be_saved(player: Player) -> None:
     assert told["controlled"]["text"] == session.comparison.controlled.text and "path=[hard]" in told["command"]
 
 
+def test_a_control_that_lowers_the_words_of_its_own_text_says_so_and_what_outweighed_it() -> None:
+    def notes(*by: dict[str, float]) -> list[str]:
+        return play.lowering([TokenEffect("good", 1, -1.0, -1.0, each) for each in by])
+
+    assert notes() == notes({"up": 2.0}) == notes({"down": -0.4}, {"down": -0.4}) == notes({"odd": math.nan}) == []
+    (note,) = notes({"up": 2.0, "down": -3.0}, {"up": 0.5, "down": 0.5})
+    assert note.startswith("down ") and "2.5 nats" in note and "up outweighed" in note
+    assert "seed" in notes({"down": -3.0})[0]
+
+
 def test_texts_are_given_while_they_grow(player: Player) -> None:
     *drafts, session = player.stream(PROMPT, CONTROL, seed=3)
     assert isinstance(session, Session) and drafts and all(isinstance(draft, Draft) for draft in drafts)

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from lit_ctg import config
 from lit_ctg.config import experiments
 from lit_ctg.errors import UserError
 from lit_ctg.results.record import load_records
 from lit_ctg.results.spec import MANIFEST, load_manifest, load_specs, papers
 from lit_ctg.results.table import COUNTS
 from lit_ctg.run import reproduce
-from lit_ctg.run.reproduce import estimate, load_groups, missing, plan_lines
+from lit_ctg.run.reproduce import corpus_of, estimate, load_groups, missing, plan_lines
 
 ROOT = Path(__file__).resolve().parents[2] / "experiments"
 # composing the configurations of hundreds of runs takes seconds, and nothing here changes them
@@ -134,6 +135,18 @@ def test_graphmax_reads_three_corpora_and_names_those_that_are_not_there(tmp_pat
     assert {folder.name for folder in review.folders} == {"wikipedia", "control_code", "yelp"}
     (line, _) = plan_lines([review], [])
     assert line.endswith(f"; needs {tmp_path / 'control_code'}")
+
+
+def test_a_variant_has_the_name_that_hydra_would_compose_and_is_not_composed(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[object] = []
+    real = config.composed
+    monkeypatch.setattr(config, "composed", lambda words: calls.append(words) or real(words))
+    reproduce._composed.cache_clear()
+    words = [(f"experiment=control_code/{name}", "size=small") for name in ("attention", "converged_published_start")]
+    found = [reproduce._composed_name((*each, "backbone.layers=3")) for each in words]
+    assert len(calls) == 1, "control_code/transformer, which both vary"
+    cfgs = [config.compose([*each, "backbone.layers=3"]) for each in words]
+    assert found == [(cfg.name, corpus_of(cfg)) for cfg in cfgs] and "_l3_" in found[1][0]
 
 
 def test_what_was_composed_is_known_until_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from lit_ctg.papers.control_code.control import SoftPrompt
 from lit_ctg.papers.graphmax.control import Graphmax
 from lit_ctg.papers.graphmax.graph import CooccurrenceGraph
 from lit_ctg.papers.idea_gate.control import IdeaGate
-from lit_ctg.papers.idea_gate.model import GateForm, IdeaHead
+from lit_ctg.papers.idea_gate.gate import GateForm, IdeaHead
 
 Run = Callable[..., tuple[int, str, str]]
 

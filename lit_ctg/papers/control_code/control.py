@@ -29,7 +29,6 @@ from lit_ctg.control.base import (
 from lit_ctg.core.generation import ControlSetting
 from lit_ctg.errors import UserError, refuse
 from lit_ctg.network.layers import linear_sizes, mixture_size
-from lit_ctg.papers.control_code.model import CodeGRUBackbone, CodeLinear, ControlCodeModule
 
 if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
@@ -188,6 +187,8 @@ def of_run(module: Any, datamodule: Any, decoding: Any) -> Control:
     Raises:
         UserError: a run without codes, or with codes that are part of the network: before the text, or in the cells.
     """
+    from lit_ctg.papers.control_code.model import CodeGRUBackbone, CodeLinear, ControlCodeModule  # imports Lightning
+
     if hasattr(module, "control"):
         adapted: Control = module.control()
         return adapted

@@ -16,7 +16,6 @@ from lit_ctg.decoding.rule import ScoreRule
 from lit_ctg.errors import UserError
 from lit_ctg.limits import Choice, NonNegative
 from lit_ctg.papers.graphmax.graph import CooccurrenceGraph
-from lit_ctg.papers.graphmax.model import GraphmaxModule
 from lit_ctg.papers.graphmax.published import AlgorithmOne, check_runs
 from lit_ctg.papers.graphmax.variant import NAMES, OTHER_NAMES, Variant, VariantRule, chosen, variants
 
@@ -104,6 +103,8 @@ def of_run(module: Any, datamodule: Any, decoding: Any) -> Graphmax:
     Raises:
         UserError: a run without a graph or with plain softmax.
     """
+    from lit_ctg.papers.graphmax.model import GraphmaxModule  # imports Lightning
+
     if not isinstance(module, GraphmaxModule):
         raise UserError(f"a {type(module).__name__} has no output layer over a graph: export a run of graphmax/main")
     variant = getattr(decoding, "variant", "graphmax")

@@ -23,7 +23,6 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 from torch import Tensor
 
-from lit_ctg.data.corpus import CorpusDataModule
 from lit_ctg.data.tokenizer import Tokenizer, blocks
 from lit_ctg.errors import UserError
 from lit_ctg.files import replacing
@@ -31,6 +30,7 @@ from lit_ctg.limits import Choice, Count, Fields, checked, grouped
 from lit_ctg.papers.graphmax.fast import SETTINGS, chosen_kernels
 
 if TYPE_CHECKING:
+    from lit_ctg.data.corpus import CorpusDataModule
     from lit_ctg.papers.graphmax.fast.kernels import SlicedRows
 
 

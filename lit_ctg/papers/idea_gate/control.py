@@ -19,7 +19,7 @@ from lit_ctg.core.generation import ControlSetting
 from lit_ctg.decoding.rule import PerRow, ScoreRule, per_row
 from lit_ctg.errors import UserError
 from lit_ctg.limits import NonNegative, checked
-from lit_ctg.papers.idea_gate.model import Bound, GateForm, IdeaGateModule, IdeaHead, LowRankIdeaHead, gated_scores
+from lit_ctg.papers.idea_gate.gate import Bound, GateForm, IdeaHead, LowRankIdeaHead, gated_scores
 
 if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
@@ -227,6 +227,8 @@ def of_run(module: Any, datamodule: Any, decoding: Any) -> IdeaGate:
     Raises:
         UserError: a baseline, which has none.
     """
+    from lit_ctg.papers.idea_gate.model import IdeaGateModule  # imports Lightning
+
     if not isinstance(module, IdeaGateModule) or not module.gated:
         raise UserError("this run is a baseline without an idea head: export a gated one, such as idea_gate/main")
     return IdeaGate(

@@ -26,8 +26,8 @@ from lit_ctg.errors import UserError
 from lit_ctg.limits import Checked, Count
 from lit_ctg.metric.bigram import Bigrams
 from lit_ctg.papers.idea_gate.corpus import Domain, load_domain
+from lit_ctg.papers.idea_gate.gate import distinct, idea_loss
 from lit_ctg.papers.idea_gate.metrics import GATED, GivenMean, HeadMetric, average_precision, cost, has_gate
-from lit_ctg.papers.idea_gate.model import distinct, idea_loss
 
 CHUNK = 1 << 22  # idea logits converted to float64 at a time
 # domains (``corpus.load_domain``) whose corpus files have other names

@@ -23,7 +23,8 @@ from lit_ctg.data.tokenizer import texts_behind
 from lit_ctg.limits import Count, Fraction
 from lit_ctg.metric.perplexity import Perplexity
 from lit_ctg.network.backbone import ModuleListOf
-from lit_ctg.papers.idea_gate.model import IdeaGateOutput, distinct
+from lit_ctg.papers.idea_gate.gate import distinct
+from lit_ctg.papers.idea_gate.model import IdeaGateOutput
 from lit_ctg.statistics import Interval
 
 GATED, UNGATED = "gated", "ungated"

@@ -24,7 +24,8 @@ from lit_ctg.network.portable import (
     plain_batch,
     stock_of,
 )
-from lit_ctg.papers.idea_gate.model import GateForm, IdeaGateModule, IdeaHead, gated_scores
+from lit_ctg.papers.idea_gate.gate import GateForm, IdeaHead, gated_scores
+from lit_ctg.papers.idea_gate.model import IdeaGateModule
 
 
 class IdeaGateConfig(GPT2Config):

@@ -3,12 +3,7 @@
 Read ``model.py`` first; docs/papers/nslm.md says which equation is where.
 """
 
-from lit_ctg.papers.nslm.classes import ClassTable, Recogniser, class_table, make_recogniser, read_classes
-from lit_ctg.papers.nslm.from_text import micro_models
-from lit_ctg.papers.nslm.micro_model import Blend, Density, MetricFunction, MicroModel
-from lit_ctg.papers.nslm.model import NSLMModule
-from lit_ctg.papers.nslm.occurrences import Evidence, Occurrences
-from lit_ctg.papers.nslm.selection import Selection, select
+from lit_ctg import when_used
 
 __all__ = [
     "Blend",
@@ -27,3 +22,15 @@ __all__ = [
     "read_classes",
     "select",
 ]
+
+__getattr__ = when_used(
+    __name__,
+    {
+        "classes": ["ClassTable", "Recogniser", "class_table", "make_recogniser", "read_classes"],
+        "from_text": ["micro_models"],
+        "micro_model": ["Blend", "Density", "MetricFunction", "MicroModel"],
+        "model": ["NSLMModule"],
+        "occurrences": ["Evidence", "Occurrences"],
+        "selection": ["Selection", "select"],
+    },
+)

@@ -36,7 +36,7 @@ from scipy import constants
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.files import read_yaml
 from lit_ctg.limits import Checked, Choice, Whole, check_arguments, check_value
-from lit_ctg.papers.nslm.corpus import KINDS, gazetteer
+from lit_ctg.papers.nslm.gazetteer import KINDS, gazetteer
 from lit_ctg.trust import resolve
 
 _TONNE = 1000.0

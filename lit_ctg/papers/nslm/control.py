@@ -18,7 +18,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import torch
@@ -43,7 +43,7 @@ from lit_ctg.papers.nslm.classes import (
     LeftContext,
     UnitTable,
 )
-from lit_ctg.papers.nslm.corpus import JOINER
+from lit_ctg.papers.nslm.gazetteer import JOINER
 from lit_ctg.papers.nslm.micro_model import (
     DENSITIES,
     METRICS,
@@ -54,9 +54,11 @@ from lit_ctg.papers.nslm.micro_model import (
     Repeat,
     mixture_weights,
 )
-from lit_ctg.papers.nslm.model import NSLMModule
 from lit_ctg.papers.nslm.occurrences import Carry, Contexts, ContextTracker
 from lit_ctg.statistics import interval_of_rows
+
+if TYPE_CHECKING:
+    from lit_ctg.papers.nslm.model import NSLMModule
 
 AnyModel = MicroModel | Repeat | Blend
 # how text is split into words where a run of tokens is not a class member
@@ -798,6 +800,8 @@ def of_run(module: Any, datamodule: Any, decoding: Any) -> MicroModels:
     Raises:
         UserError: a run without classes; see ``carried``.
     """
+    from lit_ctg.papers.nslm.model import NSLMModule  # imports Lightning
+
     if not isinstance(module, NSLMModule) or not module.table.classes:
         raise UserError("this run has no class of tokens: export a run of nslm/numbers or nslm/places")
     if module.micro_models is None:

@@ -21,7 +21,7 @@ import numpy as np
 from lit_ctg.errors import UserError
 from lit_ctg.papers.nslm.classes import ClassTable, Recogniser, class_table
 from lit_ctg.papers.nslm.control import PIECES, MicroModels, carried
-from lit_ctg.papers.nslm.corpus import JOINER
+from lit_ctg.papers.nslm.gazetteer import JOINER
 from lit_ctg.papers.nslm.occurrences import Occurrences
 from lit_ctg.papers.nslm.selection import AnyModel, Selection, select
 

@@ -1,13 +1,14 @@
 """Semantic fusion: fuzzy features fused into a Transformer, grammar-constrained control."""
 
-from lit_ctg.papers.semantic_fusion.corpus import ClauseCoupledDataModule, ClauseDataModule
-from lit_ctg.papers.semantic_fusion.decode import ClauseDecoding, ClauseGenerator
-from lit_ctg.papers.semantic_fusion.model import SemanticFusionModule
+from lit_ctg import when_used
 
-__all__ = [
-    "ClauseCoupledDataModule",
-    "ClauseDataModule",
-    "ClauseDecoding",
-    "ClauseGenerator",
-    "SemanticFusionModule",
-]
+__all__ = ["ClauseCoupledDataModule", "ClauseDataModule", "ClauseDecoding", "ClauseGenerator", "SemanticFusionModule"]
+
+__getattr__ = when_used(
+    __name__,
+    {
+        "corpus": ["ClauseCoupledDataModule", "ClauseDataModule"],
+        "decode": ["ClauseDecoding", "ClauseGenerator"],
+        "model": ["SemanticFusionModule"],
+    },
+)

@@ -8,10 +8,10 @@ Shape letters: B rows, T positions, N counted positions, F features, D hidden si
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -28,63 +28,19 @@ from lit_ctg.limits import Count, Fields, Fraction, Positive, Whole, checked, gr
 from lit_ctg.network.backbone import Backbone, PretrainedBackbone, vocabulary_size
 from lit_ctg.network.layers import blocks
 from lit_ctg.papers.semantic_fusion.bank import FeatureBank
+from lit_ctg.papers.semantic_fusion.channel import BlockFusion, ChannelSetting, GatedFusion
 from lit_ctg.papers.semantic_fusion.grammar import CompiledGrammar, compile_for_text, load_grammar
 from lit_ctg.papers.semantic_fusion.lexicon import Lexicon
 from lit_ctg.papers.semantic_fusion.model import (
-    ChannelSetting,
     FusionModule,
     FusionOutput,
-    GatedFusion,
     GenerationState,
     LossSettings,
     auxiliary_head,
     drop_and_replace,
 )
 
-if TYPE_CHECKING:
-    from torch.utils.hooks import RemovableHandle
-
 EMBEDDING_STD = 0.02  # GPT-2's
-
-
-class BlockFusion(nn.Module):
-    """Adds u_l = W_l s + b_l to what blocks of a pretrained model return: Eq. 3 without its gate.
-
-    u_l starts at zero, so the model is unchanged at first. The lower blocks need no gradient, so a step costs half.
-
-    Args:
-        paths: of the blocks in the model.
-        dim: D.
-        features: F.
-    """
-
-    def __init__(self, paths: Sequence[str], dim: int, features: int) -> None:
-        super().__init__()
-        self.paths = tuple(paths)
-        self.project = nn.ModuleList(nn.Linear(features, dim) for _ in self.paths)
-        for value in self.parameters():
-            nn.init.zeros_(value)
-
-    def attach(self, layers: Sequence[nn.Module], running: Callable[[], tuple[Tensor, Any]]) -> list[RemovableHandle]:
-        """Register the forward hooks.
-
-        Args:
-            layers: the blocks, one a path.
-            running: returns the features [B, T, F] of the running pass and the share of u_l that counts, [B, T, 1]; 0
-                leaves a position as it is.
-        """
-
-        def adding(project: nn.Module) -> Callable[..., Any]:
-            def add(_module: nn.Module, _inputs: Any, output: Any) -> Any:
-                states_BTD = output[0] if isinstance(output, tuple) else output
-                features_BTF, share = running()
-                fused_BTD = states_BTD + (share * project(features_BTF)).to(states_BTD)
-                return (fused_BTD, *output[1:]) if isinstance(output, tuple) else fused_BTD
-
-            return add
-
-        pairs = zip(layers, self.project, strict=True)
-        return [layer.register_forward_hook(adding(project)) for layer, project in pairs]
 
 
 class TextFusionModule(FusionModule):

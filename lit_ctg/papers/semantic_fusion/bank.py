@@ -20,8 +20,8 @@ from lit_ctg.core.generation import ControlSetting
 from lit_ctg.data.tokenizer import ids_behind
 from lit_ctg.errors import UserError, refuse
 from lit_ctg.limits import Checked, Choice, Positive, checked
+from lit_ctg.papers.semantic_fusion.channel import at_next, membership
 from lit_ctg.papers.semantic_fusion.lexicon import Lexicon, WordFinder, table_of
-from lit_ctg.papers.semantic_fusion.model import at_next, membership
 
 LEVELS = ("low", "med", "high")
 MEMBERSHIPS = ("identity", "low_med_high")

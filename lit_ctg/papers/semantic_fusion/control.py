@@ -33,13 +33,12 @@ from lit_ctg.decoding.grammar import FiniteStateGrammar
 from lit_ctg.decoding.rule import ScoreRule
 from lit_ctg.errors import UserError
 from lit_ctg.papers.semantic_fusion import bank as banks
-from lit_ctg.papers.semantic_fusion.adapter import BlockFusion, TextFusionModule
 from lit_ctg.papers.semantic_fusion.bank import Feature, FeatureBank
+from lit_ctg.papers.semantic_fusion.channel import NAMES, BlockFusion, ChannelSetting, GatedFusion
 from lit_ctg.papers.semantic_fusion.clause import PRONOUNS
 from lit_ctg.papers.semantic_fusion.decode import CONTROLS, ClauseDecoding
 from lit_ctg.papers.semantic_fusion.grammar import compile_for_text, load_grammar
 from lit_ctg.papers.semantic_fusion.lexicon import Lexicon, Speller
-from lit_ctg.papers.semantic_fusion.model import NAMES, ChannelSetting, GatedFusion
 
 if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
@@ -474,6 +473,8 @@ def of_run(module: Any, datamodule: Any, decoding: Any) -> tuple[Control, ...]:
     Raises:
         UserError: a baseline on text, or user-defined features, which no bundle can carry.
     """
+    from lit_ctg.papers.semantic_fusion.adapter import TextFusionModule  # imports Lightning
+
     if isinstance(module, TextFusionModule):
         if (fuse := module.fuse or module.blocks) is None:
             raise UserError("this run is a baseline without a channel: export one with fusion=true")

@@ -12,7 +12,6 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Any
 
 import torch
-from lightning import LightningModule
 from torch import Tensor
 
 from lit_ctg import limits
@@ -436,7 +435,7 @@ class ClauseDecoding:
             otherwise=RuleList(rules),
         )
 
-    def generator(self, module: LightningModule, datamodule: Any) -> ClauseGenerator:
+    def generator(self, module: Any, datamodule: Any) -> ClauseGenerator:
         """Combine these settings with a model and its corpus (a data module with ``vocabulary``, ``held_out_ids``)."""
         return ClauseGenerator(module, self, datamodule.vocabulary, datamodule.held_out_ids)
 

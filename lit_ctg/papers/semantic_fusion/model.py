@@ -1,4 +1,6 @@
-"""Semantic fusion from top to bottom: features, channel, gated fusion, losses, the LightningModule and its baseline.
+"""Semantic fusion from top to bottom: features, losses, the LightningModule and its baseline.
+
+``channel.py`` has the features' names and memberships, the channel as a control, and the gated fusion.
 
 Published features depend on the whole sentence and on fixed positions; corrected ones are functions of the tokens up to
 their own position. A baseline is the same module with ``fusion=False``.
@@ -31,19 +33,19 @@ from lit_ctg.limits import Choice, Fields, Fraction, NonNegative, Positive, Whol
 from lit_ctg.network.backbone import check_backbone
 from lit_ctg.network.packing import Packing
 from lit_ctg.network.transformer import SinusoidalPosition, TransformerBackbone
+from lit_ctg.papers.semantic_fusion.channel import (
+    COLUMN,
+    GROUPS,
+    LEADING,
+    NAMES,
+    ChannelSetting,
+    GatedFusion,
+    at_next,
+    membership,
+)
 from lit_ctg.papers.semantic_fusion.clause import ClauseVocabulary
 
 # the feature bank (Eq. 1, Appendix A) ---------------------------------------------------------------------------------
-
-# order of the bank: ten predicates, three memberships of three scalars, three predicates
-NAMES = (
-    *("is_noun", "is_verb", "is_adj", "is_subject", "is_object", "is_head"),
-    *("is_bos", "is_eos", "is_comma", "is_question"),
-    *("pos_low", "pos_med", "pos_high", "neg_low", "neg_med", "neg_high", "str_low", "str_med", "str_high"),
-    *("coref_subject", "is_capitalized", "is_pronoun"),
-)
-LEADING = 10  # predicates before the memberships
-COLUMN = {name: index for index, name in enumerate(NAMES)}
 
 
 class FusionBatch(Batch, total=False):
@@ -174,11 +176,6 @@ class ClauseAnnotator(nn.Module):
         return (before_NT + self.exclamation_nudge * nudged_NT).clamp(max=1.0)
 
 
-def membership(x: Tensor, centre: Tensor, temperature: Tensor) -> Tensor:
-    """Eq. 1: 0.9 ** (|x - c| / tau), in (0, 1]."""
-    return torch.pow(0.9, (x - centre).abs() / temperature)
-
-
 class Memberships(nn.Module):
     """Low, medium and high membership of each scalar (Eq. 1).
 
@@ -251,62 +248,10 @@ def _softplus_inverse(value: Tensor) -> Tensor:
 
 # the channel as a control ---------------------------------------------------------------------------------------------
 
-GROUPS = {
-    "polarity": ("pos_low", "pos_med", "pos_high", "neg_low", "neg_med", "neg_high"),
-    "strength": ("str_low", "str_med", "str_high"),
-    "question": ("is_question",),
-}
 # the control that corresponds to an intensifier, by strength: slightly (.2); moderately (.5); very (.8), extremely (1)
 STRENGTHS = {"str_high": 0.65, "str_med": 0.35, "str_low": 0.0}
 # smallest value of a hindsight control; the largest is 1
 LOWEST_VALUE = 0.6
-
-
-@dataclass(frozen=True)
-class ChannelSetting:
-    """The effect of a batch of controls on features: ``value_BF`` where ``replaced_BF`` is True."""
-
-    value_BF: Tensor
-    replaced_BF: Tensor
-
-    @classmethod
-    def of(
-        cls,
-        asked: Mapping[str, Tensor],
-        names: Sequence[str] = NAMES,
-        groups: Mapping[str, Sequence[str]] = GROUPS,
-    ) -> ChannelSetting:
-        """Convert requests, feature name -> values [B], NaN for none; what a group does not name in it is 0."""
-        column = {name: place for place, name in enumerate(names)}
-        value_BF = torch.zeros(len(next(iter(asked.values()))), len(names), dtype=torch.float64)
-        replaced_BF = torch.zeros_like(value_BF, dtype=torch.bool)
-        for members in groups.values():
-            places = [column[name] for name in members]
-            given_BM = torch.stack([asked[name] for name in members], dim=1)
-            value_BF[:, places] = given_BM.nan_to_num(0.0)
-            replaced_BF[:, places] = (~given_BM.isnan()).any(1, keepdim=True)
-        return cls(value_BF, replaced_BF)
-
-    @classmethod
-    def of_rows(
-        cls,
-        controls: Sequence[Mapping[str, float]],
-        like: Tensor,
-        names: Sequence[str] = NAMES,
-        groups: Mapping[str, Sequence[str]] = GROUPS,
-    ) -> ChannelSetting:
-        """Convert checked controls (feature name -> value), one per row, to a setting on the device of ``like``."""
-        asked = {
-            name: torch.tensor([control.get(name, math.nan) for control in controls], dtype=torch.float64)
-            for members in groups.values()
-            for name in members
-        }
-        setting = cls.of(asked, names, groups)
-        return cls(setting.value_BF.to(like), setting.replaced_BF.to(like.device))
-
-    def apply(self, features_BF: Tensor) -> Tensor:
-        """Return the features of the current position under the control."""
-        return torch.where(self.replaced_BF, self.value_BF.to(features_BF.dtype), features_BF)
 
 
 def hindsight(ids_NT: Tensor, vocabulary: ClauseVocabulary) -> Tensor:
@@ -331,18 +276,6 @@ def hindsight(ids_NT: Tensor, vocabulary: ClauseVocabulary) -> Tensor:
     asks_N1 = (ids_NT == vocabulary.id("?")).any(1, keepdim=True)
     table_NTF[..., COLUMN["is_question"]] = asks_N1.float()
     return table_NTF
-
-
-def at_next(value_BT: Tensor, event_BT: Tensor) -> Tensor:
-    """Return for each position the value at the next event strictly after it, or else at the last event; 0 for none."""
-    length = event_BT.shape[1]
-    place_T = torch.arange(length, device=event_BT.device)
-    here_BT = torch.where(event_BT, place_T, length)
-    coming_BT = here_BT.flip(1).cummin(1).values.flip(1)  # at or after
-    next_BT = functional.pad(coming_BT[:, 1:], (0, 1), value=length)
-    last_BT = torch.where(event_BT, place_T, -1).cummax(1).values
-    chosen_BT = torch.where(next_BT < length, next_BT, last_BT)
-    return value_BT.gather(1, chosen_BT.clamp(min=0)) * (chosen_BT >= 0)
 
 
 def drop_and_replace(
@@ -385,37 +318,7 @@ def drop_and_replace(
     return torch.where(kept_B1F, hindsight_BTF * value_B1F, features_BTF)
 
 
-# gated fusion and the auxiliary head (Eq. 2, 3) -----------------------------------------------------------------------
-
-
-def fuse(embedding_ND: Tensor, projected_ND: Tensor, gate_ND: Tensor | None) -> Tensor:
-    """Eq. 3: h0 = e + u + g * u; without a gate (ablation) h0 = e + u."""
-    fused_ND = embedding_ND + projected_ND
-    return fused_ND if gate_ND is None else fused_ND + gate_ND * projected_ND
-
-
-class GatedFusion(nn.Module):
-    """u = W_s s, g = sigmoid(W_g [e ; s]) (Eq. 2), h0 = e + u + g * u (Eq. 3).
-
-    Both maps have biases, as the authors' have.
-
-    Args:
-        dim: D.
-        features: F.
-        gate: False leaves Eq. 2 out.
-    """
-
-    def __init__(self, dim: int, features: int, gate: bool) -> None:
-        super().__init__()
-        self.project = nn.Linear(features, dim)
-        self.gate = nn.Linear(dim + features, dim) if gate else None
-
-    def forward(self, embedding_ND: Tensor, features_NF: Tensor) -> Tensor:
-        """Return h0 [.., D]."""
-        gate_ND = None
-        if self.gate is not None:
-            gate_ND = torch.sigmoid(self.gate(torch.cat([embedding_ND, features_NF], dim=-1)))
-        return fuse(embedding_ND, self.project(features_NF), gate_ND)
+# the auxiliary head -------------------------------------------------------------------------------------------------
 
 
 def auxiliary_head(dim: int, features: int) -> nn.Sequential:

@@ -15,12 +15,11 @@ from lit_ctg.errors import UserError, refuse
 from lit_ctg.network.portable import Portable, PortableConfig, PortableLM, check_causal, stock_of
 from lit_ctg.network.transformer import SinusoidalPosition, TransformerBackbone
 from lit_ctg.papers.semantic_fusion.adapter import TextFusionModule
+from lit_ctg.papers.semantic_fusion.channel import NAMES, GatedFusion
 from lit_ctg.papers.semantic_fusion.clause import ClauseVocabulary
 from lit_ctg.papers.semantic_fusion.model import (
     LONGEST,
-    NAMES,
     ClauseAnnotator,
-    GatedFusion,
     Memberships,
     SemanticFusionModule,
     assemble,

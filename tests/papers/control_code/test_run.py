@@ -47,6 +47,18 @@ def test_an_epoch_of_the_published_gru_has_the_batches_it_is_given():
     assert counts[0] == 7 != counts[1]
 
 
+@pytest.mark.parametrize(("texts", "least", "most"), [(30, 100, 100), (200, 60, 140), (40_000, 300, 4000)])
+def test_a_few_texts_of_ones_own_are_read_often_enough(texts, least, most, tmp_path):
+    """The steps of a run at size=small; many texts are read three times."""
+    for label in ("harbour", "kitchen"):
+        line = f"the {label} was quiet, and somebody had left the door of the old house open again\n"
+        (tmp_path / f"{label}.txt").write_text(line * texts)
+    cfg = compose(["experiment=control_code/transformer", "data=folder", f"data.root={tmp_path}", "size=small"])
+    tokens = 2 * texts * len(line.split())
+    steps = cfg.trainer.max_epochs * max(1, tokens // (cfg.data.length * cfg.data.batch_size))
+    assert least <= steps <= most and cfg.trainer.max_epochs >= 3
+
+
 def fit(folder, *words):
     experiment = build(compose([*WORDS, CALLBACKS, *words]), folder, loggers=False)
     experiment.trainer.fit(experiment.module, experiment.datamodule)

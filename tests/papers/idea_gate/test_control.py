@@ -7,7 +7,7 @@ import torch
 
 from lit_ctg.control import Steered
 from lit_ctg.papers.idea_gate.control import TURNED, IdeaGate, rows_logits
-from lit_ctg.papers.idea_gate.model import GateForm, IdeaHead
+from lit_ctg.papers.idea_gate.gate import GateForm, IdeaHead
 from lit_ctg.papers.idea_gate.portable import IdeaGateConfig, IdeaGateForCausalLM
 
 

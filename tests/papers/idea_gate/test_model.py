@@ -16,7 +16,7 @@ from lit_ctg.network.gpt2 import GPT2Backbone
 from lit_ctg.papers.idea_gate import GateForm, IdeaGateModule, IdeaGateRule, IdeaHead, watch_idea_logits
 from lit_ctg.papers.idea_gate import model as module_file
 from lit_ctg.papers.idea_gate.decode import IdeaGateDecoding
-from lit_ctg.papers.idea_gate.model import (
+from lit_ctg.papers.idea_gate.gate import (
     AUTHORS,
     authors_mask,
     base_rates,

@@ -13,14 +13,8 @@ import torch
 
 from lit_ctg.data import wikitext
 from lit_ctg.data.tokenizer import WordTokenizer
-from lit_ctg.papers.nslm.corpus import (
-    HOST,
-    WikiTextDataModule,
-    chunk_places,
-    gazetteer,
-    join_numbers,
-    split_as_wikitext,
-)
+from lit_ctg.papers.nslm.corpus import HOST, WikiTextDataModule, chunk_places, join_numbers
+from lit_ctg.papers.nslm.gazetteer import gazetteer, split_as_wikitext
 
 
 @pytest.mark.parametrize(

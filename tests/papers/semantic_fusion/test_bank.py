@@ -10,8 +10,8 @@ import torch
 from lit_ctg.data.tokenizer import WordTokenizer
 from lit_ctg.errors import UserError
 from lit_ctg.papers.semantic_fusion.bank import Feature, FeatureBank, Graded, Mark, Reading, Recent, WordClass
+from lit_ctg.papers.semantic_fusion.channel import at_next
 from lit_ctg.papers.semantic_fusion.lexicon import Lexicon
-from lit_ctg.papers.semantic_fusion.model import at_next
 
 POLARITY = {"superb": 1.0, "nice": 0.5, "lousy": -0.8}
 STRENGTH = {"very": 0.8, "quite": 0.3}

@@ -20,10 +20,10 @@ from lit_ctg.data.byte_pair import END, TrainedBPETokenizer
 from lit_ctg.data.huggingface_tokenizer import HuggingFaceTokenizer
 from lit_ctg.errors import UserError
 from lit_ctg.papers.semantic_fusion.bank import Feature, FeatureBank, Graded, Mark, Recent, WordClass
+from lit_ctg.papers.semantic_fusion.channel import GatedFusion
 from lit_ctg.papers.semantic_fusion.clause import ClauseVocabulary
 from lit_ctg.papers.semantic_fusion.control import ClauseChannel, FeatureChannel, Grammar, LexiconSteering, of_run
 from lit_ctg.papers.semantic_fusion.lexicon import Lexicon, Speller
-from lit_ctg.papers.semantic_fusion.model import GatedFusion
 from lit_ctg.papers.semantic_fusion.portable import clause_tokenizer, portable
 from lit_ctg.run.build import instantiate
 from tests.tiny import make_tokenizer as make_bytes

@@ -12,13 +12,9 @@ from torch import nn
 
 from lit_ctg.core.causality_probe import probe
 from lit_ctg.errors import UserError
+from lit_ctg.papers.semantic_fusion.channel import COLUMN, GROUPS, NAMES, ChannelSetting, GatedFusion
 from lit_ctg.papers.semantic_fusion.clause import ClauseVocabulary
 from lit_ctg.papers.semantic_fusion.model import (
-    COLUMN,
-    GROUPS,
-    NAMES,
-    ChannelSetting,
-    GatedFusion,
     auxiliary_head,
     auxiliary_loss,
     drop_and_replace,

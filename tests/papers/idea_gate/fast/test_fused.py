@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from lit_ctg.papers.idea_gate import GateForm
 from lit_ctg.papers.idea_gate.fast import fused
-from lit_ctg.papers.idea_gate.model import distinct, gated_scores, idea_loss
+from lit_ctg.papers.idea_gate.gate import distinct, gated_scores, idea_loss
 
 POSITIONS, SIZE, DIM, WINDOW = 37, 50, 8, 6
 
