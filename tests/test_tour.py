@@ -6,6 +6,8 @@ import ast
 import importlib
 import json
 import shlex
+import tempfile
+import time
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -75,6 +77,23 @@ def test_it_runs(path: Path, runner: ModuleType, monkeypatch: pytest.MonkeyPatch
         assert [output["output_type"] for output in was["outputs"]] == [
             output["output_type"] for output in now["outputs"]
         ]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_they_run_in_any_order_twice_and_leave_no_trace(
+    runner: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """One after the other in one process, each in a folder of its own and in at most five minutes."""
+    if not is_cached("smollm2"):
+        pytest.skip("smollm2 is not cached: lit-ctg model get smollm2")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path.parent))
+    for path in [*NOTEBOOKS, *reversed(NOTEBOOKS)]:
+        monkeypatch.chdir(tmp_path)
+        began = time.process_time()
+        runner.executed(path)
+        assert Path.cwd() != tmp_path and not list(tmp_path.iterdir()), path
+        assert time.process_time() - began < 300, path
 
 
 def test_a_picture_is_kept(runner: ModuleType, tmp_path: Path) -> None:
