@@ -82,10 +82,6 @@ def _drawn(table: Table) -> list[Row]:
     return [row for row in table.rows if "sections" not in plot or row.spec.section in plot["sections"]]
 
 
-def _about(table: Table) -> str:
-    return f"{table.title}. "
-
-
 def _number(row: Row) -> float | None:
     return row.printed.value if row.printed is not None else None
 
@@ -128,7 +124,7 @@ def _lines(table: Table, beside: Sequence[Table]) -> Panels:
             limits=limits[units[name]],
             rules=rules[name],
             steps=steps,
-            about=_about(table),
+            about=f"{table.title}. ",
         )
         if any(math.isfinite(value) for line in lines for _, value in line.points)
         else None
@@ -156,10 +152,10 @@ def _pairs(table: Table) -> Panels:
             lines.append(Line(kind, [(x, y) for x, y, _ in points], {}, name, [words for *_, words in points]))
         far = [x for one in lines for x, _ in one.points]
         wide = bool(far) and min(far) > 0 and max(far) > 10 * min(far)
-        panels[str(title)] = None
+        panels[title] = None
         if lines:
             names = str(pair["x"]), str(pair["y"])
-            panels[str(title)] = line_chart(str(title), lines, x=names[0], y=names[1], log_x=wide, about=_about(table))
+            panels[title] = line_chart(title, lines, x=names[0], y=names[1], log_x=wide, about=f"{table.title}. ")
     return panels
 
 
@@ -221,7 +217,7 @@ def _bars(table: Table, beside: Sequence[Table]) -> Panels:
     panels: Panels = {}
     for title, (rows, groups) in charts.items():
         start, end = shared[unit_of(rows[0].spec)]
-        about, unit = _about(table), measure if "sections" in plot else ""
+        about, unit = f"{table.title}. ", measure if "sections" in plot else ""
         panels[title] = (
             bar_chart(title, groups, low=start, high=end, log=log, about=about, measure=unit, base=plot.get("base"))
             if groups
@@ -258,7 +254,7 @@ def _matrices(table: Table, beside: Sequence[Table]) -> Panels:
             if values:
                 title = f"{name}, {REGIME_TITLES.get(kind, kind).lower()}"
                 labels = {"x": str(plot.get("x", "")), "y": str(plot.get("y", ""))}
-                figures[title] = heat_map(title, columns, lines, values, **labels, kind=kind, about=_about(table))
+                figures[title] = heat_map(title, columns, lines, values, **labels, kind=kind, about=f"{table.title}. ")
         if not any(panels.values()):
             figures[name] = None
     return figures
@@ -277,7 +273,7 @@ def _words(table: Table, beside: Sequence[Table]) -> Panels:
                 title = f"{section}: {other.spec.label}, {REGIME_TITLES[regime].lower()}"
                 if all(lists):
                     names = (first.spec.label, other.spec.label)
-                    figures[title] = word_shift(title, *lists, names=names, kind=regime, about=_about(table))
+                    figures[title] = word_shift(title, *lists, names=names, kind=regime, about=f"{table.title}. ")
     return figures
 
 
@@ -301,11 +297,8 @@ def curve_metrics(records: Sequence[RunRecord]) -> list[str]:
         family, _, rest = name.partition("/")
         if family != "trial":
             families.setdefault(family, []).append(rest)
-    return [f"{family}/{_first(names)}" for family, names in families.items()]
-
-
-def _first(names: Sequence[str]) -> str:
-    return next((wanted for wanted in PREFERRED if wanted in names), names[0])
+    first = (next((wanted for wanted in PREFERRED if wanted in names), names[0]) for names in families.values())
+    return [f"{family}/{name}" for family, name in zip(families, first, strict=True)]
 
 
 def training_curves(pool: RecordPool) -> dict[tuple[str, str], Chart]:

@@ -126,13 +126,6 @@ def twins(pool: RecordPool, committed: Path, known: dict[Path, RunRecord] | None
     return [f"{words}{differ} of {count} numbers differ, most of all {most} ({100 * apart[most]:.2g}%)."]
 
 
-def _shown_path(path: Path) -> str:
-    try:
-        return str(path.relative_to(Path.cwd()))
-    except ValueError:
-        return str(path)
-
-
 def _missing_runs(paper: str, tables: Sequence[Table], pool: RecordPool) -> list[str]:
     """Name the runs that rows ask for and that have no record, and the command that makes them."""
     wanted = [
@@ -290,6 +283,5 @@ def _by_outcome(found: Sequence[CheckResult]) -> dict[str, list[CheckResult]]:
 
 def _where(results: Sequence[CheckResult]) -> str:
     """Name the runs of one outcome, with their numbers."""
-    return ", ".join(
-        f"{one.regime}/{one.experiment}" + (f" ({one.words})" if one.held is not None else "") for one in results
-    )
+    numbers = [f" ({one.words})" if one.held is not None else "" for one in results]
+    return ", ".join(f"{one.regime}/{one.experiment}{words}" for one, words in zip(results, numbers, strict=True))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import operator
 import re
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,7 +17,7 @@ from typing import Annotated
 from lit_ctg.errors import UserError
 from lit_ctg.limits import Choice, check_value
 from lit_ctg.numbers import format_value
-from lit_ctg.results.spec import DIFFERENCES, Check, Printed, Quantity, RowSpec, TableSpec
+from lit_ctg.results.spec import DIFFERENCES, QUANTITIES, Check, Printed, Quantity, RowSpec, TableSpec
 from lit_ctg.results.table import Cell, CheckResult, Read, RecordPool, Row, older
 from lit_ctg.results.verdict import (
     CANNOT_DECIDE,
@@ -48,7 +49,6 @@ from lit_ctg.results.verdict import (
 )
 from lit_ctg.statistics import Interval, sign_test
 
-_BOUNDS = ("floor", "ceiling", "expectation")
 _COMBINE: dict[str, Callable[..., float]] = {
     "difference": lambda one, other: one - other,
     "ratio": lambda one, other: one / other,
@@ -57,12 +57,7 @@ _COMBINE: dict[str, Callable[..., float]] = {
     "mean": lambda *values: statistics.fmean(values),
     "interaction": lambda one, other, third, fourth: (one - other) - (third - fourth),
 }
-_HOLDS: dict[str, Callable[[float, float], bool]] = {
-    "at_most": lambda value, limit: value <= limit,
-    "at_least": lambda value, limit: value >= limit,
-    "below": lambda value, limit: value < limit,
-    "above": lambda value, limit: value > limit,
-}
+_HOLDS = {"at_most": operator.le, "at_least": operator.ge, "below": operator.lt, "above": operator.gt}
 
 Numbers = Mapping[tuple[str, str, str], Printed]
 
@@ -82,7 +77,7 @@ def build_row(table: TableSpec, row: RowSpec, numbers: Numbers, pool: RecordPool
         else:
             bounds = {
                 key: _quantity(getattr(row, key)[regime], row.experiment, regime, pool)
-                for key in _BOUNDS
+                for key in QUANTITIES
                 if getattr(row, key)
             }
             bound = None
@@ -173,9 +168,7 @@ def build_cell(
         note="; ".join(notes),
         bounds=bounds,
         spread=_spread(row, values, domain) if level and says else None,
-        spread_printed=_spread(row, values, domain, printed.value)
-        if level and says and comparable and printed
-        else None,
+        spread_printed=_spread(row, values, domain, printed.value) if level and comparable and printed else None,
     )
 
 
@@ -222,7 +215,8 @@ def _pooled(table: TableSpec, row: RowSpec, regime: str, pool: RecordPool, bound
         hole = holes[0] if holes else "no seed has all of its terms"
         return Cell(hole=hole, verdict=Verdict(NOT_RUN, hole) if row.claim else None, bounds=bounds)
     values = dict(enumerate(means))
-    measured = _Measured(dataclasses.replace(row, interval="seeds"), values, _numbered(reads, values), domain, None)
+    pooled = Read(values, dict.fromkeys(values, 0), unit=reads[0].unit, direction=reads[0].direction)
+    measured = _Measured(dataclasses.replace(row, interval="seeds"), values, [pooled], domain, None)
     if measured.counts is None:
         enough = len(means) >= MIN_SEEDS and domain.truth
         measured.why_none = f"{len(means)} cells of a yes-or-no quantity" if enough else f"fewer than {MIN_SEEDS} cells"
@@ -246,11 +240,6 @@ def _pooled(table: TableSpec, row: RowSpec, regime: str, pool: RecordPool, bound
         note="; ".join([f"over {len(means)} of {len(set(names))} cells ({size})", *failures]),
         bounds=bounds,
     )
-
-
-def _numbered(reads: Sequence[Read], values: Mapping[int, float]) -> list[Read]:
-    """Return a read with a number of trials for every pooled value."""
-    return [Read(dict(values), dict.fromkeys(values, 0), unit=reads[0].unit, direction=reads[0].direction)]
 
 
 def _spread(row: RowSpec, values: Mapping[int, float], domain: Domain, printed: float | None = None) -> float | None:
@@ -422,10 +411,6 @@ def _failed_check(
     return None
 
 
-def _on_side(check: Check, value: float, limit: float) -> bool:
-    return math.isfinite(value) and _HOLDS[check.limit](value, limit)
-
-
 def run_checks(
     checks: Iterable[Check], experiments: Sequence[str], regime: str, pool: RecordPool, by_mean: bool = False
 ) -> list[CheckResult]:
@@ -448,7 +433,7 @@ def run_checks(
                 continue
             value, limit = statistics.fmean(read.values.values()), against * check.times
             interval = (value, value) if by_mean else _check_interval(read)
-            held = [_on_side(check, end, limit) for end in interval]
+            held = [math.isfinite(end) and _HOLDS[check.limit](end, limit) for end in interval]
             inside = held[0] != held[1] and all(map(math.isfinite, interval))
             results.append(CheckResult(check, name, regime, all(held), value, limit, interval, inside))
     return results

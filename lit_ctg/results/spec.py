@@ -101,8 +101,8 @@ from lit_ctg.results.verdict import NOT_COMPARABLE, Margin
 DIFFERENCES = ("difference", "percent_change", "interaction")  # combinations for which 0 means no effect
 MANIFEST, NUMBERS, TABLES, CLAIMS_TABLE = "paper.yaml", "numbers.csv", "tables", "table_claims"
 _LIMITS = ("at_most", "at_least", "below", "above")
-_QUANTITIES = ("floor", "ceiling", "expectation")
-_BOUNDS = (*_QUANTITIES, "limits")
+QUANTITIES = ("floor", "ceiling", "expectation")
+_BOUNDS = (*QUANTITIES, "limits")
 # what else `other` may begin with: the row is comparable, as far as it says
 _PARTLY = ("sign only", "any size")
 
@@ -464,7 +464,7 @@ def _row(raw: dict[str, Any], where: str) -> RowSpec:
         values["alike"] = tuple(cell["cell"] for cell in cells) if alike else ()
         values["over"] = tuple(terms_of(cell["terms"]) for cell in cells)
         values["terms"] = tuple(term for cell in values["over"] for term in cell)
-    for key in _QUANTITIES:
+    for key in QUANTITIES:
         quantities = _by_regime(raw.get(key)).items()
         values[key] = {regime: _quantity(value, f"{where}, {key}") for regime, value in quantities}
     if (margin := raw.get("margin")) is not None:

@@ -8,7 +8,7 @@ checks) is decided in ``rows.py`` from the specification.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from lit_ctg.limits import NonNegative
@@ -168,18 +168,15 @@ def judge_claim(
     ours = "the interval" if low < high else "our number"
     if claim in ("less", "not_greater"):
         low, high = -high, -low
-    if claim == "equal":
+    if claim in ("equal", "not_less", "not_greater"):
         assert margin is not None
-        if -margin <= low and high <= margin:
-            return Verdict(SUPPORTED, f"{ours} lies within {margin:g} of 0")
-        outside = low > margin or high < -margin
-        return Verdict(CONTRADICTED if outside else UNDECIDED, _against(f"the margin of {margin:g}", outside))
-    if claim in ("not_less", "not_greater"):
-        assert margin is not None
-        if low >= -margin:
-            return Verdict(SUPPORTED, f"{ours} is nowhere beyond the margin of {margin:g}")
-        outside = high < -margin
-        return Verdict(CONTRADICTED if outside else UNDECIDED, _against(f"the margin of {margin:g}", outside))
+        both = claim == "equal"
+        if -margin <= low and (high <= margin or not both):
+            within = f"lies within {margin:g} of 0" if both else f"is nowhere beyond the margin of {margin:g}"
+            return Verdict(SUPPORTED, f"{ours} {within}")
+        outside = high < -margin or (both and low > margin)
+        words = f"the interval {'lies' if outside else 'reaches'} beyond the margin of {margin:g}"
+        return Verdict(CONTRADICTED if outside else UNDECIDED, words)
     if margin is not None and low == high and abs(low) <= margin:
         return Verdict(UNDECIDED, f"without an interval, within {margin:g} of 0 is too close to call")
     if another is not None and not meaningful:
@@ -219,10 +216,6 @@ def judge_never(cells: Sequence[Sequence[float]]) -> Verdict:
     return Verdict(
         SUPPORTED, f"in none of {count} pairs of {len(cells)} cells; up to {missed:.0%} of cells would be missed"
     )
-
-
-def _against(what: str, outside: bool) -> str:
-    return f"the interval lies beyond {what}" if outside else f"the interval reaches beyond {what}"
 
 
 def as_untrained(verdict: Verdict, untrained: Verdict | None) -> Verdict:
@@ -362,12 +355,7 @@ def next_rate(values: Sequence[float], trials: Sequence[int], printed_trials: in
     On either side the wider of two: sampling alone (pooled trials, beta-binomial) and, from ``MIN_SEEDS`` seeds on, the
     seeds, whose spread includes what another training run changes.
     """
-    hits = sum(round(value * n) for value, n in zip(values, trials, strict=True))
-    pooled = rate_prediction_interval(hits, sum(trials), printed_trials)
-    seeds = next_interval(values, _RATE) if len(values) >= MIN_SEEDS else None
-    if pooled is None or seeds is None:
-        return pooled
-    return min(pooled[0], seeds[0]), max(pooled[1], seeds[1])
+    return _of_rate(values, trials, lambda hits, n: rate_prediction_interval(hits, n, printed_trials), next_interval)
 
 
 def mean_rate(values: Sequence[float], trials: Sequence[int]) -> Interval | None:
@@ -376,9 +364,17 @@ def mean_rate(values: Sequence[float], trials: Sequence[int]) -> Interval | None
     On either side the wider of two: Wilson's over the pooled trials and, from ``MIN_SEEDS`` seeds on, Student's over
     the seeds. Texts of one trained model are no further draws of models: Wilson's alone would claim that they are.
     """
-    hits = sum(round(value * n) for value, n in zip(values, trials, strict=True))
-    pooled = wilson_interval(hits, sum(trials))
-    seeds = mean_interval(values, _RATE) if len(values) >= MIN_SEEDS else None
+    return _of_rate(values, trials, wilson_interval, mean_interval)
+
+
+def _of_rate(
+    values: Sequence[float],
+    trials: Sequence[int],
+    of_counts: Callable[[int, int], Interval | None],
+    of_values: Callable[[Sequence[float], Domain], Interval | None],
+) -> Interval | None:
+    pooled = of_counts(sum(round(value * n) for value, n in zip(values, trials, strict=True)), sum(trials))
+    seeds = of_values(values, _RATE) if len(values) >= MIN_SEEDS else None
     if pooled is None or seeds is None:
         return pooled
     return min(pooled[0], seeds[0]), max(pooled[1], seeds[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from lit_ctg.results.spec import Printed, RowSpec, TableSpec
 from lit_ctg.results.table import COUNTS, Cell, Row, Table
 from lit_ctg.results.verdict import REPRODUCED, Verdict
 
+EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
 SEEDS = (111, 112, 113, 114, 115)
 TRIALS = 200
 FOCUS = {"good": 0.003, "great": 7.1, "terrible": 6.9, "slightly": 0.003, "very": 0.003, "!": 3.6, "?": 3.4, ",": 0.003}
@@ -106,21 +108,13 @@ def build_record(name: str, regime: str, seed: int, size: str = "paper") -> RunR
     if name.startswith(COUNTS):
         metrics, history = {"reference/val/bigram_perplexity": entry(9.0, "perplexity", "lower", TRIALS)}, {}
     samples += [{**sample, "prompt": "Carol starts the model,"} for sample in samples]
-    config = {
-        "paper": "semantic_fusion",
-        "name": name,
-        "regime": regime,
-        "size": size,
-        "seed": seed,
-        "model": {"lr": 3e-4},
-    }
+    identity: dict[str, Any] = {
+        "paper": "semantic_fusion", "name": name, "regime": regime, "size": size, "seed": seed
+    }  # fmt: skip
+    config = {**identity, "model": {"lr": 3e-4}}
     return RunRecord(
-        paper="semantic_fusion",
-        name=name,
+        **identity,
         experiment=f"semantic_fusion/{name}",
-        regime=regime,
-        size=size,
-        seed=seed,
         config=config,
         config_hash=config_hash(config),
         git={"commit": "0" * 40, "dirty": False},
@@ -166,6 +160,14 @@ def full_cell() -> Cell:
         {1: 0.25, 2: 0.75}, 0.5, (0.125, 0.875), 1234, verdict=Verdict(REPRODUCED, "close"), finding="a finding",
         note="a note", spread=12.34, spread_printed=5.67,
     )  # fmt: skip
+
+
+@pytest.fixture
+def bare_root(tmp_path: Path) -> Path:
+    """Return a folder of experiments with semantic fusion alone, without its records."""
+    skip = shutil.ignore_patterns("records")
+    shutil.copytree(EXPERIMENTS / "semantic_fusion", tmp_path / "experiments" / "semantic_fusion", ignore=skip)
+    return tmp_path / "experiments"
 
 
 @pytest.fixture

@@ -13,11 +13,10 @@ from lit_ctg.errors import UserError
 from lit_ctg.results.gather import gather, results_for, sizes_run, twins
 from lit_ctg.results.publish import table_command
 from lit_ctg.results.record import load_records, write_record
-from lit_ctg.results.render import GAP_TO, Gap, flat, n_words, shown_rows
+from lit_ctg.results.render import flat, n_words
 from lit_ctg.results.report import main as report
-from lit_ctg.results.spec import Printed, RowSpec
-from lit_ctg.results.table import Cell, RecordPool, Results, Row
-from lit_ctg.results.verdict import IMPOSSIBLE, NOT_RUN, Verdict
+from lit_ctg.results.table import RecordPool, Results, Row
+from lit_ctg.results.verdict import Verdict
 from lit_ctg.statistics import summarize
 
 PAPER = "semantic_fusion"
@@ -52,32 +51,8 @@ def test_every_cell_with_a_printed_number_has_a_verdict(results: Results) -> Non
                 assert all(cell is None or cell.verdict is not None for cell in row.cells.values()), row.spec.label
 
 
-def test_gaps_keep_what_is_printed_apart_by_reason_and_join_whole_sections() -> None:
-    def row(label: str, section: str, hole: str, verdict: str = NOT_RUN) -> Row:
-        cell = Cell(hole=hole, verdict=Verdict(verdict, "why"))
-        return Row(RowSpec(label, section=section), Printed(0.5, "0.5"), {"corrected": cell, "as_published": None})
-
-    def shown(*rows: Row) -> list[tuple[str, str]]:
-        found = shown_rows(rows)
-        return [
-            (one.section, one.summary) if isinstance(one, Gap) else (one.spec.section, one.spec.label) for one in found
-        ]
-
-    a, b = "not run: a", "not run: b"
-    mixed = [row(f"{label}{n}", "S", hole) for n in range(3) for label, hole in (("x", a), ("y", b))]
-    assert shown(*mixed) == [("S", "3 rows not run: a"), ("S", "3 rows not run: b")]
-    whole = [row(f"{section}{n}", section, a) for section in "STU" for n in range(3)]
-    assert shown(*whole) == [(f"S{GAP_TO}U", "9 rows not run: a")]
-    assert shown(*whole[:3], *(row(f"S{n}", "T", a) for n in range(3))) == [
-        ("S", "3 rows not run: a"), ("T", "3 rows not run: a")
-    ], "the same labels twice would not tell the rows apart"  # fmt: skip
-    assert shown(*whole[:3], row("impossible one", "S", a, IMPOSSIBLE))[1] == ("S", "impossible one")
-    assert shown(*whole[:2]) == [("S", "S0"), ("S", "S1")]
-
-
-def test_every_size_that_was_run_has_its_tables_except_smoke(make_record, tmp_path: Path, monkeypatch) -> None:
-    root = tmp_path / "experiments"
-    shutil.copytree(ROOT / PAPER, root / PAPER, ignore=shutil.ignore_patterns("records"))
+def test_every_size_that_was_run_has_its_tables_except_smoke(make_record, bare_root, tmp_path, monkeypatch) -> None:
+    root = bare_root
     for size, status in (("smoke", "DONE"), ("small", "DONE"), ("paper", "FAILED")):
         record = make_record("main", "corrected", 7, size)
         record.status, record.error = status, None if status == "DONE" else "why"
@@ -109,9 +84,8 @@ def test_every_size_that_was_run_has_its_tables_except_smoke(make_record, tmp_pa
     assert results_for(PAPER, root, size="small").origin.startswith("the committed records (your own runs")
 
 
-def test_ones_own_runs_do_not_hide_the_committed_ones(make_record, tmp_path, monkeypatch) -> None:
-    root = tmp_path / "experiments"
-    shutil.copytree(ROOT / PAPER, root / PAPER, ignore=shutil.ignore_patterns("records"))
+def test_ones_own_runs_do_not_hide_the_committed_ones(make_record, bare_root, tmp_path, monkeypatch) -> None:
+    root = bare_root
     monkeypatch.chdir(tmp_path)
     write_record(make_record("main", "corrected", 7, "smoke"), tmp_path / "outputs" / "smoke" / "run.json")
     alone = results_for(PAPER, root)
@@ -233,9 +207,8 @@ def test_runs_that_differ_in_what_no_number_has_read_are_one_sample(make_record)
         assert any("another configuration" in note for note in pool.notes) == (len(seeds) == 1)
 
 
-def test_a_broken_paper_is_left_out_with_one_line(tmp_path: Path, write_records, monkeypatch) -> None:
-    root = tmp_path / "experiments"
-    shutil.copytree(ROOT / PAPER, root / PAPER, ignore=shutil.ignore_patterns("records"))
+def test_a_broken_paper_is_left_out_with_one_line(bare_root, write_records) -> None:
+    root = bare_root
     for name, files in {"no_tables": {"paper.yaml": "title: x"}, "no_manifest": {"numbers.csv": "paper"},
                         "bad_yaml": {"paper.yaml": "title: [", "numbers.csv": "a"}}.items():  # fmt: skip
         (root / name).mkdir()

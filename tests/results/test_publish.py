@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -49,38 +48,29 @@ def test_headlines_name_rows_that_are_there(paper: str) -> None:
         assert results.named(wanted) is not None
 
 
-@pytest.fixture
-def copy(tmp_path: Path) -> Path:
-    """A paper without any records."""
-    root = tmp_path / "experiments"
-    skip = shutil.ignore_patterns("records")
-    shutil.copytree(EXPERIMENTS / "semantic_fusion", root / "semantic_fusion", ignore=skip)
-    return root
+def test_a_paper_without_records_or_row_is_not_mentioned(bare_root: Path) -> None:
+    assert len(readme_section(bare_root).splitlines()) == 2, "more than the head of the table"
+    (bare_root / "semantic_fusion" / "records").mkdir()
+    (bare_root / "semantic_fusion" / "records" / "main.tar.xz").touch()
+    assert "docs/papers/semantic_fusion.md" in readme_section(bare_root).splitlines()[2]
+    (bare_root / "semantic_fusion" / MANIFEST).write_text("title: mine\n")
+    assert len(readme_section(bare_root).splitlines()) == 2
 
 
-def test_a_paper_without_records_or_row_is_not_mentioned(copy: Path) -> None:
-    assert len(readme_section(copy).splitlines()) == 2, "more than the head of the table"
-    (copy / "semantic_fusion" / "records").mkdir()
-    (copy / "semantic_fusion" / "records" / "main.tar.xz").touch()
-    assert "docs/papers/semantic_fusion.md" in readme_section(copy).splitlines()[2]
-    (copy / "semantic_fusion" / MANIFEST).write_text("title: mine\n")
-    assert len(readme_section(copy).splitlines()) == 2
-
-
-def test_only_what_stands_between_the_marks_changes(copy: Path, tmp_path: Path) -> None:
+def test_only_what_stands_between_the_marks_changes(bare_root: Path, tmp_path: Path) -> None:
     readme = tmp_path / "README.md"
     readme.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n", encoding="utf-8")
-    assert fill_readme(readme, copy) == 0
+    assert fill_readme(readme, bare_root) == 0
     text = readme.read_text(encoding="utf-8")
     assert text.startswith(f"before\n{BEGIN}\n") and text.endswith(f"{END}\nafter\n")
     assert "| paper | what it does |" in text and "old" not in text
     for marks in ([END, BEGIN], [BEGIN], [END], [BEGIN, END, END], [END, BEGIN, END], [BEGIN, END, BEGIN]):
         readme.write_text(damaged := "\n".join(marks), encoding="utf-8")
         with pytest.raises(UserError, match="once each and in this order"):
-            fill_readme(readme, copy)
+            fill_readme(readme, bare_root)
         assert readme.read_text() == damaged
     with pytest.raises(UserError, match=r"none\.md"):
-        fill_readme(tmp_path / "none.md", copy)
+        fill_readme(tmp_path / "none.md", bare_root)
 
 
 @pytest.mark.parametrize(
@@ -95,14 +85,14 @@ def test_only_what_stands_between_the_marks_changes(copy: Path, tmp_path: Path) 
         ),
     ],
 )
-def test_a_damaged_headline_is_one_line(change: dict, expected: str, copy: Path) -> None:
-    path = copy / "semantic_fusion" / MANIFEST
+def test_a_damaged_headline_is_one_line(change: dict, expected: str, bare_root: Path) -> None:
+    path = bare_root / "semantic_fusion" / MANIFEST
     manifest = yaml.safe_load(path.read_text(encoding="utf-8"))
     manifest["headline"] |= change
     path.write_text(yaml.safe_dump(manifest), encoding="utf-8")
     with pytest.raises(UserError, match=expected):
-        for wanted in load_manifest(copy, "semantic_fusion").headline.rows:
-            results_for("semantic_fusion", copy, []).named(wanted)
+        for wanted in load_manifest(bare_root, "semantic_fusion").headline.rows:
+            results_for("semantic_fusion", bare_root, []).named(wanted)
 
 
 PAPER = "semantic_fusion"

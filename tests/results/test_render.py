@@ -10,7 +10,9 @@ from rich.console import Console
 
 from lit_ctg.results.gather import results_for
 from lit_ctg.results.render import (
+    GAP_TO,
     VERDICTS,
+    Gap,
     csv_cell,
     escape_latex,
     escape_markdown,
@@ -355,8 +357,8 @@ def test_rows_without_a_number_keep_their_reason() -> None:
 
 
 def test_only_whole_sections_that_lack_the_same_are_joined() -> None:
-    def gone(section: str, printed: str | None = "1", hole: str = "not run") -> list[Row]:
-        return [row_of(f"{section}{n}", printed, None, Cell(hole=hole), section=section) for n in range(3)]
+    def gone(section: str, printed: str | None = "1", hole: str = "not run", label: str = "") -> list[Row]:
+        return [row_of(f"{label or section}{n}", printed, None, Cell(hole=hole), section=section) for n in range(3)]
 
     def shown(*rows: Row) -> list[str]:
         return [one.spec.label if isinstance(one, Row) else one.words for one in shown_rows(rows)]
@@ -367,6 +369,14 @@ def test_only_whole_sections_that_lack_the_same_are_joined() -> None:
     assert shown(*gone("S"), *gone("T", hole="no weights"))[0] == s
     assert shown(row_of("r", "1", None, full_cell(), section="S"), *gone("S"), *gone("T")) == ["r", s, t]
     assert shown(*gone("S"), *gone("T"), row_of("r", "1", None, full_cell(), section="T")) == [s, t, "r"]
+    (joined,) = shown_rows([*gone("S"), *gone("T"), *gone("U")])
+    assert isinstance(joined, Gap) and (joined.section, len(joined.labels)) == (f"S{GAP_TO}U", 9)
+    assert len(shown_rows([*gone("S"), *gone("T", label="S")])) == 2, "labels twice would not tell the rows apart"
+    pairs = zip(gone("S", hole="not run: a"), gone("S", hole="not run: b", label="b"), strict=True)
+    mixed = [words.partition(".")[0] for words in shown(*(row for pair in pairs for row in pair))]
+    assert mixed == ["3 rows not run: a", "3 rows not run: b"]
+    bound = Cell(hole="not run", verdict=Verdict(IMPOSSIBLE, "why"))
+    assert shown(*gone("S"), row_of("bound", "1", None, bound, section="S")) == [s, "bound"]
 
 
 def test_columns_of_long_words_wrap_and_others_do_not() -> None:

@@ -67,15 +67,6 @@ def test_a_row_may_be_about_some_seeds_only(make_record, tmp_path) -> None:
     assert missing.hole == "not run: seed 99"
 
 
-def test_one_seed_decides_nothing(make_record, tmp_path) -> None:
-    text = NARROW
-    near = row_of(tmp_path, text, pool_of(make_record, {"main": [2.1]})).cells["corrected"]
-    far = row_of(tmp_path, text, pool_of(make_record, {"main": [2.2]})).cells["corrected"]
-    for cell in (near, far):
-        assert (cell.interval, cell.verdict.label) == (None, "undecided")
-        assert cell.verdict.reason == "fewer than 3 seeds"
-
-
 def test_intervals_stay_where_the_quantity_can_be(make_record, tmp_path) -> None:
     """Values and units as recorded; a claim's interval must be free to lie on both sides of 0."""
     pool = pool_of(make_record, {"main": [784.0, 3784.0], "sure": [0.97, 1.0, 0.9], "gap": [0.2, 0.3, 0.1]})
@@ -255,26 +246,20 @@ def test_a_printed_difference_without_a_claim_is_held_against_one_more_run(make_
 
 def test_goals(make_record, tmp_path) -> None:
     pool = pool_of(make_record, {"main": [1.3]})
-    assert row_of(tmp_path, "metric: m, goal: {at_most: 1.25}", pool).cells["corrected"].finding == (
-        "goal at most 1.25: missed"
-    )
-    assert row_of(tmp_path, "metric: m, goal: {at_least: 0.3}", pool).cells["corrected"].finding.endswith("met")
-    for word in ("at_most", "at_least"):
-        assert row_of(tmp_path, f"metric: m, goal: {{{word}: 1.3}}", pool).cells["corrected"].finding.endswith("met")
+    goals = {"at_most: 1.25": "missed", "at_least: 0.3": "met", "at_most: 1.3": "met", "at_least: 1.3": "met"}
+    for goal, met in goals.items():
+        cell = row_of(tmp_path, f"metric: m, goal: {{{goal}}}", pool).cells["corrected"]
+        assert cell.finding == f"goal {goal.replace('_', ' ').replace(':', '')}: {met}"
 
 
 def test_unknown_printed_number_is_an_error(make_record, tmp_path) -> None:
     with pytest.raises(UserError, match="printed=1/a/xx"):
-        row_of(
-            tmp_path,
-            "metric: m, printed: {row: a, column: xx}, margin: {relative: 0.05, why: w}",
-            pool_of(make_record, {}),
-        )
+        row_of(tmp_path, NARROW.replace("column: x", "column: xx"), pool_of(make_record, {}))
 
 
 def test_not_reported_has_no_verdict(make_record, tmp_path) -> None:
     pool = pool_of(make_record, {"main": [1.0]})
-    row = row_of(tmp_path, "metric: m, printed: {row: c, column: x}, margin: {relative: 0.05, why: w}", pool)
+    row = row_of(tmp_path, NARROW.replace("row: a", "row: c"), pool)
     assert row.cells["corrected"].verdict is None
 
 
@@ -413,8 +398,6 @@ def test_what_is_not_comparable_is_told_and_not_row_of(make_record, tmp_path) ->
     cell = row_of(tmp_path, f'{NUMBER}, other: "other metric: deviation 3"', pool).cells["corrected"]
     assert (cell.verdict.label, cell.verdict.reason) == ("other metric", "deviation 3")
     assert cell.spread is not None and cell.spread_printed is None, "no spread with a number of something else"
-    with pytest.raises(UserError, match="other begins with one of other size"):
-        row_of(tmp_path, f'{NUMBER}, other: "deviation 3"', pool)
 
 
 def check(limit: str, experiment: str = "") -> str:
@@ -442,10 +425,6 @@ def test_checks_come_first_and_are_told_with_their_numbers(make_record, tmp_path
                          ("above", "cannot decide")):  # fmt: skip
         held = row_of(tmp_path, text, exact, check(f"{limit}: 2.0", ", experiment: main")).cells["corrected"].verdict
         assert held.label == label, limit
-    with pytest.raises(UserError, match=r"checks\[0\]=god"):
-        row_of(tmp_path, f"{CLAIM}, checks: [god]", pool, check("below: 1"))
-    with pytest.raises(UserError, match="one of at_most, at_least, below, above"):
-        row_of(tmp_path, text, pool, "checks: {good: {says: x, metric: m}}\n")
 
 
 @pytest.mark.parametrize(
@@ -484,8 +463,6 @@ def test_a_check_of_the_mechanism_stops_no_verdict(make_record, tmp_path) -> Non
         cell = row_of(tmp_path, f"{CLAIM}, mechanism: [good]", pool, check(limit)).cells["corrected"]
         assert cell.verdict.label == "supported"
         assert ("mechanism not shown that it beats a guess: 2.997" in cell.note) is noted
-    with pytest.raises(UserError, match=r"checks\[0\]=god"):
-        row_of(tmp_path, f"{CLAIM}, mechanism: [god]", pool, check("below: 1"))
 
 
 def test_values_by_two_definitions_of_a_metric_are_not_compared(make_record, tmp_path) -> None:
@@ -578,8 +555,6 @@ def test_one_of_several_runs_may_meet_a_check(make_record, tmp_path) -> None:
     assert row_of(tmp_path, text, pool, check("below: 2.5")).cells["corrected"].verdict.label == "supported"
     neither = row_of(tmp_path, text, pool, check("below: 1.5")).cells["corrected"].verdict
     assert neither.label == "cannot decide" and "2.000" in neither.reason and "against 1.500" in neither.reason
-    with pytest.raises(UserError, match=r"checks\[0\]=god"):
-        row_of(tmp_path, f"{CLAIM}, some: [god]", pool, check("below: 1"))
 
 
 def test_the_printed_size_of_a_difference_counts_where_it_is_comparable(make_record, tmp_path) -> None:
@@ -592,15 +567,8 @@ def test_the_printed_size_of_a_difference_counts_where_it_is_comparable(make_rec
     assert row_of(tmp_path, text, pool).cells["corrected"].verdict.label == "contradicted"
     other = row_of(tmp_path, f"{text}, other: 'sign only: another mask'", pool).cells["corrected"].verdict
     assert other.label == "undecided"
-    stated = (
-        row_of(
-            tmp_path,
-            f"{text.replace('claim: greater', 'claim: {greater: 1.5}')}, other: 'sign only: another mask'",
-            pool,
-        )
-        .cells["corrected"]
-        .verdict
-    )
+    sized = text.replace("claim: greater", "claim: {greater: 1.5}") + ", other: 'sign only: another mask'"
+    stated = row_of(tmp_path, sized, pool).cells["corrected"].verdict
     assert stated.label == "contradicted", "the smallest that would matter is of our own metric"
     small = of_size(pool, "small")
     assert row_of(tmp_path, text, small).cells["corrected"].verdict.label == "undecided"

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -176,13 +175,6 @@ def test_family_ignores_every_seed_but_nothing_else(make_record) -> None:
     assert family_hash(one.config) == family_hash(two.config)
     two.config["data"]["n"] = 6
     assert family_hash(one.config) != family_hash(two.config)
-
-
-def test_nan_stays_nan(make_record) -> None:
-    record = make_record("main", "corrected", 1)
-    record.metrics[PPL]["value"] = math.nan
-    pool = RecordPool([record], "semantic_fusion", "paper")
-    assert math.isnan(pool.read("main", "corrected", PPL).values[1])
 
 
 @pytest.fixture

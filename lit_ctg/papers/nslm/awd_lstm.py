@@ -79,7 +79,6 @@ class AWDBackbone(StatefulBackbone):
         return {name: getattr(self, name) for name in names} | {"layers": len(self.layers)}
 
     def run(self, embedded_BTD: Tensor, state: State | None) -> tuple[Tensor, State]:
-        """Return hidden states [B, T, D] and the state after the last position: see ``StatefulBackbone``."""
         output, grown = locked_dropout(embedded_BTD, self.dropout_input, self.training), []
         raw = output
         for number, lstm in enumerate(self.layers):

@@ -80,7 +80,6 @@ class RecurrentBackbone(StatefulBackbone):
             nn.init.uniform_(parameter, -init_range, init_range)
 
     def run(self, embedded_BTD: Tensor, state: State | None) -> tuple[Tensor, State]:
-        """Return hidden states [B, T, D] and the state after the last position: see ``StatefulBackbone``."""
         hidden_BTD, state = self.lstm(self.dropout(embedded_BTD), state)
         return self.dropout(hidden_BTD), state
 

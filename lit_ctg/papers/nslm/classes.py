@@ -152,7 +152,7 @@ def number_value(token: str) -> float | None:
     return float(token.replace(",", "")) if re.fullmatch(NUMBER, token) else None
 
 
-class Recogniser(Checked, abc.ABC):
+class Recogniser(Checked):
     """A class of tokens.
 
     Args:
@@ -179,9 +179,9 @@ class Recogniser(Checked, abc.ABC):
         self.metrics, self.densities = tuple(metrics), tuple(densities)
         self.listed: Mapping[str, Attributes] = {}
 
-    @abc.abstractmethod
     def attributes(self, token: str) -> Attributes | None:
         """Return a token's attributes for the metrics: (value,) or (latitude, longitude); None: not a member."""
+        return self.listed.get(token)
 
 
 class PatternRecogniser(Recogniser):
@@ -196,9 +196,8 @@ class PatternRecogniser(Recogniser):
         try:
             self.pattern = re.compile(pattern)
         except re.error as error:
-            raise ValueError(
-                f"class '{self.name}': pattern {pattern!r} is not a regular expression: {error}"
-            ) from error
+            wrong = f"class '{self.name}': pattern {pattern!r} is not a regular expression: {error}"
+            raise ValueError(wrong) from error
 
     def attributes(self, token: str) -> Attributes | None:
         if not self.pattern.fullmatch(token):
@@ -223,9 +222,6 @@ class ListRecogniser(Recogniser):
         if len(set(map(len, self.listed.values()))) != 1:
             raise ValueError(f"class '{self.name}': all members need the same number of values")
 
-    def attributes(self, token: str) -> Attributes | None:
-        return self.listed.get(token)
-
 
 class PlaceRecogniser(Recogniser):
     """Cities, US states or countries of GeoNames as ``data.place_chunk`` writes them, with latitude and longitude.
@@ -242,9 +238,6 @@ class PlaceRecogniser(Recogniser):
             for place in gazetteer(minimum_population).values()
             if place.kind == kind
         }
-
-    def attributes(self, token: str) -> Attributes | None:
-        return self.listed.get(token)
 
 
 _FULL = "January February March April May June July August September October November December"

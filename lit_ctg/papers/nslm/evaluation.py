@@ -27,7 +27,7 @@ from lit_ctg.papers.nslm.classes import Recogniser
 from lit_ctg.papers.nslm.micro_model import MicroModel
 from lit_ctg.papers.nslm.model import FINAL, GUESSERS, NSLMModule, TokenScores
 from lit_ctg.papers.nslm.occurrences import Occurrences
-from lit_ctg.papers.nslm.selection import REFERENCES
+from lit_ctg.papers.nslm.selection import REFERENCES, entry
 from lit_ctg.statistics import exp_or_inf
 from lit_ctg.terminal import Console
 
@@ -454,7 +454,3 @@ class ClassReport(Checked, Callback):
                 for series, (column_E, count) in zip(("observed", trial.density), curves, strict=True):
                     for value, share in zip(range(low, high + 1), column_E.tolist(), strict=True):
                         self.results[f"density/{name}/{series}/{value}"] = entry(share, "rate", count)
-
-
-def entry(value: float, unit: str, n: int, direction: Any = "none") -> dict[str, Any]:
-    return MetricResult(float(value), unit, direction, n, None, 1).to_dict()

@@ -389,10 +389,6 @@ class OutputHeads(ClassHeads):
         return torch.where(inside_N, part_N[1], part_N[0])
 
     def log_probs(self, hidden_ND: Tensor, state_N: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return log P of all words [N, V] (Eq. 2), and of the tagged vocabulary: words [N, V] and tags [N, C].
-
-        A word in a class in its context is -inf in the second, a class that does not exist there in the third.
-        """
         words_NV, tags_NC = self._words(hidden_ND), self.tags(hidden_ND, state_N)
         outside_NV = words_NV.masked_fill(self.class_of_SV[state_N] >= 0, -torch.inf)
         total_N1 = torch.logaddexp(outside_NV.logsumexp(1), tags_NC.logsumexp(1)).unsqueeze(1)
@@ -413,7 +409,7 @@ class SingleTaskHeads(OutputHeads):
     """
 
     def make_classes(self, dim: int, table: ClassTable, init_range: float) -> None:
-        """Create nothing: there are no tags."""
+        """There are no tags."""
 
     def losses(
         self, hidden_ND: Tensor, target_N: Tensor, state_N: Tensor, class_N: np.ndarray | None = None
@@ -451,7 +447,6 @@ class SingleTaskHeads(OutputHeads):
         return self.conditional(hidden_ND, number)
 
     def log_probs(self, hidden_ND: Tensor, state_N: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return log P of all words [N, V] (Eq. 2), and of the tagged vocabulary: words [N, V] and tags [N, C]."""
         words_NV, class_NV = self._words(hidden_ND).log_softmax(1), self.class_of_SV[state_N]
         tags = [words_NV.masked_fill(class_NV != c, -torch.inf).logsumexp(1) for c in range(len(self.sizes))]
         return words_NV, words_NV.masked_fill(class_NV >= 0, -torch.inf), torch.stack(tags, 1)
@@ -503,7 +498,6 @@ class AdaptiveHeads(ClassHeads):
         self.register_buffer("closed_SH", torch.cat((inside_SV[:, : self.edges[1]], *dead), 1), persistent=False)
 
     def costs(self, hidden_ND: Tensor, target_N: Tensor, state_N: Tensor) -> Costs:
-        """Return summed negative log-probabilities in nats: of NNLM and tag together, and of each; exact."""
         nnlm_N, tag_N = self._targets(hidden_ND, target_N, state_N)
         nnlm, tag = -nnlm_N.sum(), -tag_N.sum()
         return nnlm + tag, nnlm, tag
@@ -518,10 +512,6 @@ class AdaptiveHeads(ClassHeads):
         return HeadScores(nnlm_N, tag_N, self.within(hidden_ND, target_N, state_N), mass_N)
 
     def log_probs(self, hidden_ND: Tensor, state_N: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return log P of all words [N, V] (Eq. 2), and of the tagged vocabulary: words [N, V] and tags [N, C].
-
-        A word in a class in its context is -inf in the second, a class that does not exist there in the third.
-        """
         words_NH, tagged_NH, tags_NC = self._heads(hidden_ND, state_N)
         inside_NV, short = self.class_of_SV[state_N] >= 0, self.edges[1]
         words, outside = [words_NH[:, :short]], [tagged_NH[:, :short]]

@@ -16,13 +16,12 @@ from torch import Tensor, nn
 from lit_ctg.core.batch import Fingerprint, checksum
 from lit_ctg.core.generation import evaluating
 from lit_ctg.core.model import Batch, LitLanguageModel, LMOutput, datamodule_of
-from lit_ctg.core.result import MetricResult
 from lit_ctg.data.loader import SentenceBatches, SentenceDataModule
 from lit_ctg.limits import Checked, Count, NonNegative, Positive, Whole
 from lit_ctg.papers.nslm.baselines import read_vectors
 from lit_ctg.papers.nslm.classes import PatternRecogniser, class_table
 from lit_ctg.papers.nslm.occurrences import Evidence, Occurrences
-from lit_ctg.papers.nslm.selection import class_perplexity, select
+from lit_ctg.papers.nslm.selection import class_perplexity, entry, select
 
 BLOCK = 1 << 24  # scores computed at a time
 IN_CHUNKS = nn.LinearCrossEntropyOptions(batch_chunk_size=128)
@@ -238,12 +237,9 @@ class IncrementTrial(Checked, Callback):
                 "nslm_train": (nslm["train"], min(MOST_PAIRS, len(datamodule.pairs("train")))),
                 "nslm_unseen": (nslm["test"], min(MOST_PAIRS, len(datamodule.pairs("test")))),
             }
-            self.results = {
-                f"increment/{name}": MetricResult(value, "perplexity", "lower", count, None, 1).to_dict()
-                for name, (value, count) in found.items()
-            }
-            hit = MetricResult(accuracy, "rate", "higher", trained, None, 1)
-            self.results["increment/accuracy"] = hit.to_dict()
+            entries = {name: entry(value, "perplexity", count, "lower") for name, (value, count) in found.items()}
+            entries["accuracy"] = entry(accuracy, "rate", trained, "higher")
+            self.results = {f"increment/{name}": value for name, value in entries.items()}
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         learned = bool(trainer.callback_metrics["train/loss"] <= self.stop_at_loss)

@@ -6,7 +6,8 @@ Shape letters: B rows, T positions, C classes, N occurrences, W window.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 
@@ -89,15 +90,12 @@ class Occurrences:
 
     @classmethod
     def join(cls, parts: Sequence[Occurrences]) -> Occurrences:
-        """Concatenate occurrences."""
+        def together(rows: Sequence[Any], name: str) -> np.ndarray:
+            return np.concatenate([getattr(row, name) for row in rows] or [np.empty(0, dtype=int)])
 
-        def together(name: str) -> np.ndarray:
-            return np.concatenate([getattr(part, name) for part in parts] or [np.empty(0, dtype=int)])
-
-        fields = ("previous_N", "source_value_N", "source_unit_N")
-        empty = [np.empty(0, dtype=int)]
-        evidence = Evidence(*(np.concatenate([getattr(p.evidence, name) for p in parts] or empty) for name in fields))
-        return cls(together("position_N"), together("class_N"), together("index_N"), evidence)
+        own = [part.evidence for part in parts]
+        evidence = Evidence(*(together(own, field.name) for field in fields(Evidence)))
+        return cls(together(parts, "position_N"), together(parts, "class_N"), together(parts, "index_N"), evidence)
 
 
 def occurring(

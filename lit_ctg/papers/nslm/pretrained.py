@@ -34,9 +34,10 @@ from lit_ctg.network.huggingface import HuggingFaceBackbone
 from lit_ctg.papers.nslm.classes import Recogniser
 from lit_ctg.papers.nslm.control import Member, MicroModels, RedistributeClassMass, WordReader
 from lit_ctg.papers.nslm.corpus import join_numbers
-from lit_ctg.papers.nslm.evaluation import Articles, ClassPerplexity, entry
+from lit_ctg.papers.nslm.evaluation import Articles, ClassPerplexity
 from lit_ctg.papers.nslm.from_text import Fitted, fit
 from lit_ctg.papers.nslm.micro_model import mixture_weights
+from lit_ctg.papers.nslm.selection import entry
 
 # tokens whose scores exist at a time
 BLOCK = 256

@@ -121,16 +121,19 @@ class Selection:
         for name, model in self.models.items():
             best = self.best(name)
             for trial in best:
-                entry = MetricResult(trial.perplexity, "perplexity", "lower", trial.n, None, 1)
-                results[f"grid/{name}/{trial.label}"] = entry.to_dict()
+                results[f"grid/{name}/{trial.label}"] = entry(trial.perplexity, "perplexity", trial.n, "lower")
             n = best[0].n if best else 0
             if name in self.blends:
-                entry = MetricResult(self.blends[name], "perplexity", "lower", n, None, 1)
-                results[f"grid/{name}/{BLEND}"] = entry.to_dict()
+                results[f"grid/{name}/{BLEND}"] = entry(self.blends[name], "perplexity", n, "lower")
             for key, value in _plain_parameters(model).items():
                 unit = "weight" if key.endswith("/share") else "parameter"
-                results[f"micro_model/{name}/{key}"] = MetricResult(value, unit, "none", n, None, 1).to_dict()
+                results[f"micro_model/{name}/{key}"] = entry(value, unit, n)
         return results
+
+
+def entry(value: float, unit: str, n: int, direction: Any = "none") -> dict[str, Any]:
+    """Return a number without an interval as a run-record entry."""
+    return MetricResult(float(value), unit, direction, n, None, 1).to_dict()
 
 
 def _label(metric: str, density: str, base: str) -> str:

@@ -73,20 +73,7 @@ class ClauseAnnotator(nn.Module):
         exclamation_nudge: added to the strength where "!" counts (0.2, sec. 2 "Strength instantiation"), capped at 1.
     """
 
-    # 0 or 1 per token, [V]
-    is_noun: Tensor
-    is_verb: Tensor
-    is_adj: Tensor
-    is_subject: Tensor
-    is_object: Tensor
-    is_head: Tensor
-    is_bos: Tensor
-    is_eos: Tensor
-    is_comma: Tensor
-    is_question: Tensor
-    is_name: Tensor
-    is_capitalized: Tensor
-    is_pronoun: Tensor
+    static_PV: Tensor  # 0 or 1 for each property and token
     polarity_V: Tensor
     intensity_V: Tensor
 
@@ -97,9 +84,6 @@ class ClauseAnnotator(nn.Module):
         groups = {name: set(vocabulary.ids(name)) for name in ("subject", "verb", "object", "pronoun")}
         tokens = vocabulary.tokens
         adjectives = {vocabulary.id(word) for word in vocabulary.polarity}
-
-        def table(members: set[int]) -> Tensor:
-            return torch.tensor([float(index in members) for index in range(len(tokens))])
 
         words = {index for index, token in enumerate(tokens) if token.isalpha()}
         published_nouns = words - adjectives - groups["verb"] - groups["subject"] - groups["pronoun"]
@@ -120,8 +104,9 @@ class ClauseAnnotator(nn.Module):
             "is_capitalized": {index for index, token in enumerate(tokens) if token[0].isupper()},
             "is_pronoun": groups["pronoun"],
         }
-        for name, members in static.items():
-            self.register_buffer(name, table(members), persistent=False)
+        self.static = tuple(static)
+        rows = [[float(index in members) for index in range(len(tokens))] for members in static.values()]
+        self.register_buffer("static_PV", torch.tensor(rows), persistent=False)
         polarity_V = torch.tensor([float(vocabulary.polarity.get(token, 0)) for token in tokens])
         self.register_buffer("polarity_V", polarity_V, persistent=False)
         intensity_V = torch.tensor([float(vocabulary.intensity.get(token, 0.0)) for token in tokens])
@@ -139,29 +124,27 @@ class ClauseAnnotator(nn.Module):
             predicates [N, T, 13] in {0, 1} and scalars [N, T, 3] in [0, 1]; rows of padding are zero.
         """
         valid_NT = (ids_NT != self.pad_id).float()
-        roles = self._roles_of_tokens(ids_NT) if self.prefix_only else self._roles_of_positions(ids_NT, aligned_N)
-        name_before_NT = self.is_name[ids_NT].cumsum(1).clamp(max=1)  # no pronoun is a name
-        coref_NT = self.is_pronoun[ids_NT] * name_before_NT
-        columns = [self.is_noun[ids_NT], self.is_verb[ids_NT], self.is_adj[ids_NT], *roles]
-        columns += [self.is_bos[ids_NT], self.is_eos[ids_NT], self.is_comma[ids_NT], self.is_question[ids_NT]]
-        columns += [coref_NT, self.is_capitalized[ids_NT], self.is_pronoun[ids_NT]]
+        found = dict(zip(self.static, self.static_PV[:, ids_NT], strict=True))
+        if not self.prefix_only:
+            found |= self._roles_of_positions(ids_NT, aligned_N)
+        # no pronoun is a name
+        found["coref_subject"] = found["is_pronoun"] * found["is_name"].cumsum(1).clamp(max=1)
+        columns = [found[name] for name in NAMES if name in found]
         polarity_NT = self.polarity_V[ids_NT]
         scalars = [polarity_NT.clamp(min=0), (-polarity_NT).clamp(min=0), self._strength(ids_NT, aligned_N)]
         mask_NT1 = valid_NT.unsqueeze(-1)
         return torch.stack(columns, dim=-1) * mask_NT1, torch.stack(scalars, dim=-1) * mask_NT1
 
-    def _roles_of_tokens(self, ids_NT: Tensor) -> list[Tensor]:
-        """Return subject, object and head by the slot that the word fills, in both clauses."""
-        return [self.is_subject[ids_NT], self.is_object[ids_NT], self.is_head[ids_NT]]
-
-    def _roles_of_positions(self, ids_NT: Tensor, aligned_N: Tensor) -> list[Tensor]:
+    def _roles_of_positions(self, ids_NT: Tensor, aligned_N: Tensor) -> dict[str, Tensor]:
         """Return subject, object and head at the authors' fixed positions, which shift in short prefixes."""
         position_T = torch.arange(ids_NT.shape[1], device=ids_NT.device)
         length_N1 = aligned_N.to(ids_NT.device).unsqueeze(1)
-        subject_N1 = torch.ones_like(length_N1)
-        object_N1 = torch.where(length_N1 > 4, 4, length_N1 - 2)
-        head_N1 = torch.where(length_N1 > 2, 2, 1)
-        return [(position_T == where_N1).float() for where_N1 in (subject_N1, object_N1, head_N1)]
+        places = {
+            "is_subject": torch.ones_like(length_N1),
+            "is_object": torch.where(length_N1 > 4, 4, length_N1 - 2),
+            "is_head": torch.where(length_N1 > 2, 2, 1),
+        }
+        return {name: (position_T == where_N1).float() for name, where_N1 in places.items()}
 
     def _strength(self, ids_NT: Tensor, aligned_N: Tensor) -> Tensor:
         """Return the intensity of the previous token, plus the nudge of "!"."""

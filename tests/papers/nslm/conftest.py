@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ from lit_ctg.config import compose
 from lit_ctg.papers.nslm.classes import ClassTable, Recogniser, class_table, make_recogniser
 
 
+@functools.cache  # composing takes a second
 def recognisers(kind: str) -> list[Recogniser]:
     """Return the classes of ``conf/model/nslm_class/<kind>.yaml`` in the default regime, in order."""
     found = compose([f"experiment=nslm/{kind}s"]).model.classes

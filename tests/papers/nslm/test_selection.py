@@ -53,11 +53,8 @@ def test_table_and_record_entries_hold_the_whole_grid(table: ClassTable) -> None
     assert selection.table().count("*") == 2
     best = selection.best("year")[0]
     assert f"*{best.label}" in selection.table() and f"{best.perplexity:.2f}" in selection.table()
-
-
-def test_the_record_has_what_is_used_of_one_pair(table: ClassTable) -> None:
-    selection = select(table, made(300, 0), made(200, 1))
-    used, results = selection.models["year"], selection.results()
+    # of the pair in use its parameters
+    used = selection.models["year"]
     entries = {name: entry["value"] for name, entry in results.items() if name.startswith("micro_model/year/")}
     where = "micro_model/year/difference/gaussian"
     assert entries == {

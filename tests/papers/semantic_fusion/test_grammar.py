@@ -134,7 +134,7 @@ def test_a_word_of_several_pieces_is_a_chain_of_states():
     ("content", "message"),
     [
         ("[1, 2", "cannot be read as YAML"),
-        ("just a text", "start and slots"),
+        ("just a text", "start, slots"),
         ({"start": "A"}, "slots"),
         ({**OWN, "strat": 1}, "'strat'"),
         ({**OWN, "start": "SUJB"}, "did you mean 'SUBJ'"),

@@ -101,8 +101,7 @@ def fit(trainer_of, callback, *, epochs=1, ckpt_path=None):
 
 
 def test_every_controlled_rate_has_its_base_rate_and_interval_beside_it():
-    callback = trial(n=40)
-    results = run(callback, Toy())
+    results = run(trial(n=40), Toy())
     kinds = {
         "positive": {"adjective", "punctuation", "strong", "ood_hit"},
         "negative_question": {"adjective", "punctuation", "ood_hit"},
@@ -120,7 +119,6 @@ def test_every_controlled_rate_has_its_base_rate_and_interval_beside_it():
             }
     assert set(results) == expected
     json.dumps(results)
-    results = run(trial(n=40), Toy())
     off, hard = results["control/off/positive/adjective"], results["control/hard/positive/adjective"]
     gain = results["control/hard/positive/adjective_gain"]
     hits = round(off["value"] * 40)
@@ -129,7 +127,6 @@ def test_every_controlled_rate_has_its_base_rate_and_interval_beside_it():
     assert gain["value"] == pytest.approx(1 - off["value"])
     assert gain["ci95"] == pytest.approx(newcombe_interval(40, 40, hits, 40))
     assert (off["unit"], off["direction"]) == ("rate", "higher")
-    results = run(trial(n=40), Toy())
     for intended, other in (("positive", "negative"), ("negative", "positive")):
         assert results[f"control/hard/confusion/{intended}/{intended}"]["value"] == 40
         assert results[f"control/hard/confusion/{intended}/{other}"]["value"] == 0

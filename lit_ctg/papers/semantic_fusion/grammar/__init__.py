@@ -23,16 +23,21 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn
+
+from annotated_types import MinLen
 
 from lit_ctg.decoding.grammar import FiniteStateGrammar
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.files import read_yaml
+from lit_ctg.limits import Choice, check_mapping, check_value
 from lit_ctg.papers.semantic_fusion.lexicon import Speller
 
 FOLDER = Path(__file__).parent
 END = "END"
-_OPTION_KEYS = ("words", "next", "remember", "agree")
+_OPTION = dict.fromkeys(("words", "next", "remember", "agree"), Any)
+_FILE = {"start": Any, "slots": Annotated[Mapping[str, Any], MinLen(1)],
+         "groups": Mapping[str, Any] | None, "agreement": Mapping[str, Mapping[str, Any]] | None}  # fmt: skip
 Memory = tuple[tuple[str, str], ...]
 
 
@@ -130,20 +135,9 @@ class _Compiler:
 
     def __init__(self, where: str, content: Any, lexis: Lexis) -> None:
         self.where, self.lexis = where, lexis
-        if not isinstance(content, Mapping):
-            self.refuse("give a mapping with start and slots")
-        if unknown := [key for key in content if key not in ("start", "slots", "groups", "agreement")]:
-            self.refuse(f"unknown key '{unknown[0]}': use start, slots, groups and agreement")
-        slots = content.get("slots")
-        if not isinstance(slots, Mapping) or not slots:
-            self.refuse("slots is empty: give each slot its words and its next slot")
-        own = content.get("groups") or {}
-        if not isinstance(own, Mapping):
-            self.refuse("groups: give a mapping from names to lists of words")
+        check_mapping(where, content, _FILE, ("start", "slots"))
+        slots, own, given = content["slots"], content.get("groups") or {}, content.get("agreement") or {}
         self.groups = {**lexis.groups, **{str(name): self._strings(f"groups.{name}", own[name]) for name in own}}
-        given = content.get("agreement") or {}
-        if not isinstance(given, Mapping) or not all(isinstance(values, Mapping) for values in given.values()):
-            self.refuse("agreement: give feature -> value -> list of words")
         self.agreement = {
             **lexis.agreement,
             **{
@@ -161,10 +155,8 @@ class _Compiler:
                 if following != END and following not in self.slots:
                     hint = did_you_mean(str(following), self.slots)
                     self.refuse(f"slot {slot}: next={following!r} is not a slot{hint}")
-        start = content.get("start")
-        if start not in self.slots:
-            self.refuse(f"start={start!r} is not a slot{did_you_mean(str(start), self.slots)}")
-        self.start: str = start
+        self.start = str(content["start"])
+        check_value(f"{where}: start", self.start, Annotated[str, Choice(self.slots)])
         self.classes: dict[str, tuple[int, ...]] = {}
         self.transitions: dict[str, dict[str, str]] = {}
         self.reached: dict[str, tuple[str, Memory]] = {}
@@ -293,10 +285,7 @@ class _Compiler:
         options = given if isinstance(given, list) else [given]
         checked = []
         for option in options or [None]:
-            if not isinstance(option, Mapping) or not {"words", "next"} <= set(option):
-                self.refuse(f"slot {slot}: give words and next (END ends the sentence)")
-            if unknown := [key for key in option if key not in _OPTION_KEYS]:
-                self.refuse(f"slot {slot}: unknown key '{unknown[0]}', use {', '.join(_OPTION_KEYS)}")
+            check_mapping(f"{self.where}: slot {slot}", option, _OPTION, ("words", "next"))
             for key in ("remember", "agree"):
                 if key in option and option[key] not in self.agreement:
                     known = ", ".join(self.agreement) or "none"
