@@ -339,9 +339,7 @@ class TextGenerator(Generator[LexiconText]):
 
     @property
     def controls(self) -> tuple[ControlSetting, ...]:
-        if not self.module.has_channel:
-            return ()
-        return self.module.bank.settings
+        return self.module.bank.settings if self.module.has_channel else ()
 
     def prompt_ids(self, text: str) -> list[int]:
         ids = list(self.vocabulary.encode(text)) if text else []

@@ -146,22 +146,19 @@ class Mark(Feature):
         return torch.isin(reading.ids_BT, reading.ids_BT.new_tensor(self.ids)).float()
 
 
-class Recent(Feature):
+class Recent(Graded):
     """A decaying mean of a graded column over the lexicon words so far: the mood of the text.
 
     Args:
         half_life: number of positions after which a word counts half.
     """
 
-    def __init__(self, *, column: str, sign: Literal[1, -1] = 1, half_life: Positive = 20.0, **options: Any) -> None:
+    def __init__(self, *, half_life: Positive = 20.0, **options: Any) -> None:
         super().__init__(**options)
-        self.graded, self.half_life = Graded(column=column, sign=sign), half_life
-
-    def bind(self, lexicon: Lexicon, vocabulary: Any) -> None:
-        self.graded.bind(lexicon, vocabulary)
+        self.half_life = half_life
 
     def values(self, reading: Reading) -> Tensor:
-        value_BT, word_BT = self.graded.values(reading), (reading.word_BT >= 0).float()
+        value_BT, word_BT = super().values(reading), (reading.word_BT >= 0).float()
         # the weight at t of a word at s, as one product, because a decoding step reads whole prefixes
         age_TT = torch.arange(value_BT.shape[1], device=value_BT.device)
         age_TT = age_TT.unsqueeze(0) - age_TT.unsqueeze(1)

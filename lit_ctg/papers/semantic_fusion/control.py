@@ -215,9 +215,14 @@ class ClauseChannel(Control):
         return {"vocab_size": self.vocab_size}
 
 
-FEATURES: dict[str, type[Feature]] = {
-    kind.__name__: kind for kind in (banks.Graded, banks.WordClass, banks.Mark, banks.Recent)
+# features of a bundle and what each is made of besides what all are
+FEATURES: dict[type[Feature], tuple[str, ...]] = {
+    banks.Graded: ("column", "sign"),
+    banks.WordClass: ("word_class",),
+    banks.Mark: ("marks",),
+    banks.Recent: ("column", "sign", "half_life"),
 }
+KINDS = {kind.__name__: kind for kind in FEATURES}
 
 
 def _feature_config(name: str, feature: Feature) -> dict[str, Any]:
@@ -227,26 +232,17 @@ def _feature_config(name: str, feature: Feature) -> dict[str, Any]:
         UserError: its class is not ours: a bundle contains no code.
     """
     kind = type(feature)
-    if FEATURES.get(kind.__name__) is not kind:
+    if kind not in FEATURES:
         raise UserError(
             f"feature '{name}' is a user-defined {kind.__name__}, which a bundle cannot carry: use "
-            f"{', '.join(FEATURES)}, or leave it out"
+            f"{', '.join(KINDS)}, or leave it out"
         )
-    own: dict[str, Any] = {}
-    if isinstance(feature, banks.Graded):
-        own = {"column": feature.column, "sign": feature.sign}
-    elif isinstance(feature, banks.WordClass):
-        own = {"word_class": feature.word_class}
-    elif isinstance(feature, banks.Mark):
-        own = {"marks": feature.marks}
-    elif isinstance(feature, banks.Recent):
-        own = {"column": feature.graded.column, "sign": feature.graded.sign, "half_life": feature.half_life}
-    kept = {"group": feature.group, "hindsight": feature.hindsight, "membership": feature.membership}
-    return {"kind": kind.__name__, **own, **kept}
+    names = *FEATURES[kind], "group", "hindsight", "membership"
+    return {"kind": kind.__name__, **{name: getattr(feature, name) for name in names}}
 
 
 def _feature(settings: Mapping[str, Any]) -> Feature:
-    return FEATURES[settings["kind"]](**{name: value for name, value in settings.items() if name != "kind"})
+    return KINDS[settings["kind"]](**{name: value for name, value in settings.items() if name != "kind"})
 
 
 def _lexicon_config(lexicon: Lexicon) -> dict[str, Any]:

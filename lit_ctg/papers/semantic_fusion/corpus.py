@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -65,19 +64,6 @@ from lit_ctg.papers.semantic_fusion.floor import EntropyFloor, entropy_floor, se
 # spawn keys of the seed: each split is drawn from its own stream
 _STREAMS = {"train": 0, "val": 1, "test": 2}
 CorpusTransform = Callable[[Tensor, Tensor], Mapping[str, Tensor]]
-
-
-@dataclass(frozen=True)
-class Overlap:
-    """How many sentences of a split occur verbatim in training."""
-
-    count: int
-    size: int
-
-    @property
-    def share(self) -> float:
-        """Fraction of the split."""
-        return self.count / self.size
 
 
 class ClauseCorpusDataModule(SentenceDataModule):
@@ -261,11 +247,11 @@ class ClauseCorpusDataModule(SentenceDataModule):
             for suffix, keep_NT in counted.items()
         }
 
-    def overlap(self, split: str = "val") -> Overlap:
-        """Count the sentences of a split that occur in training (106 of 1,200 in the paper's set-up)."""
+    def overlap(self, split: str = "val") -> tuple[int, int]:
+        """Return how many sentences of a split occur in training, and their number (paper's set-up: 106 of 1,200)."""
         train = {row.tobytes() for row in self.corpus("train")[0]}
         rows = self.corpus(split)[0]
-        return Overlap(sum(row.tobytes() in train for row in rows), len(rows))
+        return sum(row.tobytes() in train for row in rows), len(rows)
 
     def texts(self, n: int, split: str = "train") -> list[str]:
         """Return the first ``n`` sentences of a split as text."""
@@ -277,8 +263,7 @@ class ClauseCorpusDataModule(SentenceDataModule):
         for split in _STREAMS:
             lengths_N = self.corpus(split)[1]
             shown[split] = f"{len(lengths_N):,} sentences, {int((lengths_N - 1).sum()):,} predicted tokens"
-        overlap = self.overlap()
-        shown["val sentences in train"] = f"{overlap.count} of {overlap.size}"
+        shown["val sentences in train"] = "{} of {}".format(*self.overlap())
         floors = self.entropy_floor().metrics()
         return shown | {f"floor {name}": f"{value:.4f}" for name, value in floors.items()}
 

@@ -95,56 +95,10 @@ class ControlRows:
         )
 
 
-def add_to_class(scores_BV: Tensor, ids: Collection[int], amount: PerRow) -> Tensor:
-    """Add ``amount`` (one number or one per row) to the scores of some ids."""
-    return scores_BV + class_mask(ids, scores_BV) * per_row(amount, scores_BV)
-
-
 def class_mask(ids: Collection[int], scores_BV: Tensor) -> Tensor:
     """Return ``[V]`` bool, True at ``ids``, on the device of the scores."""
     position_V = torch.arange(scores_BV.shape[-1], device=scores_BV.device)
     return torch.isin(position_V, torch.tensor(list(ids), device=scores_BV.device))
-
-
-def steer_adjective(
-    scores_BV: Tensor,
-    polarity_B: Tensor,
-    *,
-    positive_ids: Collection[int],
-    negative_ids: Collection[int],
-    boost: float,
-    damp: float,
-) -> Tensor:
-    """Slot ADJ: raise the requested polarity by ``boost * |polarity|``, lower the other by ``damp * |polarity|``."""
-    towards_B, away_B = polarity_B.clamp(min=0), (-polarity_B).clamp(min=0)
-    scores_BV = add_to_class(scores_BV, positive_ids, boost * towards_B - damp * away_B)
-    return add_to_class(scores_BV, negative_ids, boost * away_B - damp * towards_B)
-
-
-def steer_punctuation(
-    scores_BV: Tensor,
-    polarity_B: Tensor,
-    strength_B: Tensor,
-    question_B: Tensor,
-    *,
-    exclamation_id: int,
-    question_id: int,
-    gain: float,
-) -> Tensor:
-    """Slot PUNCT: "!" gains ``gain * strength * max(0, polarity)``, "?" gains ``gain * question``."""
-    scores_BV = add_to_class(scores_BV, [exclamation_id], gain * strength_B * polarity_B.clamp(min=0))
-    return add_to_class(scores_BV, [question_id], gain * question_B)
-
-
-def steer_intensifier(
-    scores_BV: Tensor, strength_B: Tensor, *, intensifier_ids: Collection[int], gain: float, offset: float
-) -> Tensor:
-    """Slot INTENS: all intensifiers gain ``gain * (offset + strength)``, as published.
-
-    It has no effect after the grammar mask: where only intensifiers are allowed, adding the same number to all of them
-    does not change their distribution.
-    """
-    return add_to_class(scores_BV, intensifier_ids, gain * (offset + strength_B))
 
 
 def group_mixture(scores_BV: Tensor, class_BV: Tensor, *, weight: PerRow, temperature: PerRow) -> Tensor:
@@ -213,40 +167,37 @@ class ClauseRule(ScoreRule):
 
 @dataclass(eq=False)
 class Steering(ClauseRule):
-    """Soft control: small shifts of the scores at INTENS, ADJ and PUNCT; a row without a control keeps its scores."""
+    """Soft control: small shifts of the scores at INTENS, ADJ and PUNCT; a row without a control keeps its scores.
+
+    All intensifiers gain the same, as published, which has no effect after the grammar mask: where only intensifiers
+    are allowed, it does not change their distribution.
+    """
 
     _: KW_ONLY
     numbers: SteeringNumbers
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         numbers, rows = self.numbers, self.controls
-        at_intensifier = steer_intensifier(
-            scores,
-            rows.strength_B,
-            intensifier_ids=self.intensifier_ids,
-            gain=numbers.intensifier_gain,
-            offset=numbers.intensifier_offset,
-        )
-        at_adjective = steer_adjective(
-            scores,
-            rows.polarity_B,
-            positive_ids=self.positive_ids,
-            negative_ids=self.negative_ids,
-            boost=numbers.adjective_boost,
-            damp=numbers.adjective_damp,
-        )
-        at_punctuation = steer_punctuation(
-            scores,
-            rows.polarity_B,
-            rows.strength_B,
-            rows.question_B,
-            exclamation_id=self.exclamation_id,
-            question_id=self.question_id,
-            gain=numbers.punctuation_gain,
-        )
-        steered = scores.where(~self.in_slot(input_ids, "INTENS"), at_intensifier)
-        steered = steered.where(~self.in_slot(input_ids, "ADJ"), at_adjective)
-        steered = steered.where(~self.in_slot(input_ids, "PUNCT"), at_punctuation)
+        towards_B, away_B = rows.polarity_B.clamp(min=0), (-rows.polarity_B).clamp(min=0)
+        boost, damp, gain = numbers.adjective_boost, numbers.adjective_damp, numbers.punctuation_gain
+        stronger_B = numbers.intensifier_gain * (numbers.intensifier_offset + rows.strength_B)
+        slots: dict[str, list[tuple[Collection[int], Tensor]]] = {
+            "INTENS": [(self.intensifier_ids, stronger_B)],
+            "ADJ": [
+                (self.positive_ids, boost * towards_B - damp * away_B),
+                (self.negative_ids, boost * away_B - damp * towards_B),
+            ],
+            "PUNCT": [
+                ([self.exclamation_id], gain * rows.strength_B * towards_B),
+                ([self.question_id], gain * rows.question_B),
+            ],
+        }
+        steered = scores
+        for slot, gains in slots.items():
+            shifted = scores
+            for ids, amount_B in gains:
+                shifted = shifted + class_mask(ids, scores) * per_row(amount_B, scores)
+            steered = steered.where(~self.in_slot(input_ids, slot), shifted)
         return steered.where(self.above(rows.given_B.double(), 0, scores), scores)
 
 

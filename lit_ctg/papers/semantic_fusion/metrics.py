@@ -182,7 +182,9 @@ class SemanticMSE(RatioMetric):
             shapes = [tuple(tensor.shape) for tensor in (aux_BTF, target_BTF, mask_BT)]
             raise ValueError("predicted {}, true {} and mask {} do not fit".format(*shapes))
         self.follow(aux_BTF)
-        self.add_rows(*_squared_error(aux_BTF, target_BTF, mask_BT))
+        error_BT = (float64(aux_BTF) - float64(target_BTF)).square().mean(-1)
+        mask_BT = mask_BT.to(error_BT.device)
+        self.add_rows(error_BT.masked_fill(~mask_BT, 0.0).sum(1), mask_BT.sum(1))
 
     def update_from(self, output: Any, batch: Mapping[str, Tensor]) -> None:
         fused = _fused(self, output)
@@ -228,10 +230,14 @@ class SemanticMSEConstant(BatchMetric):
 
     def compute(self) -> Tensor:
         """Return the mean over features of their variance (over positions, not sample-corrected), float64, ()."""
-        return _mean_variance(self.positions, self.sum_F, self.sum_sq_F)
+        return self._variance()
+
+    def _variance(self) -> Tensor:
+        # rounding may leave a constant feature a tiny negative variance
+        return (self.sum_sq_F / self.positions - (self.sum_F / self.positions).square()).clamp(min=0).mean()
 
     def _result(self) -> MetricResult:
-        value = float(_mean_variance(self.positions, self.sum_F, self.sum_sq_F))
+        value = float(self._variance())
         return MetricResult(value, self.unit, self.direction, int(self.positions), None, self.version)
 
 
@@ -239,17 +245,6 @@ def _fused(metric: BatchMetric, output: Any) -> FusionOutput:
     if not isinstance(output, FusionOutput):
         raise UserError(f"metric {type(metric).__name__}: the model has no auxiliary head; leave this metric out")
     return output
-
-
-def _squared_error(aux_BTF: Tensor, target_BTF: Tensor, mask_BT: Tensor) -> tuple[Tensor, Tensor]:
-    error_BT = (float64(aux_BTF) - float64(target_BTF)).square().mean(-1)
-    mask_BT = mask_BT.to(error_BT.device)
-    return error_BT.masked_fill(~mask_BT, 0.0).sum(1), mask_BT.sum(1)
-
-
-def _mean_variance(positions: Tensor, sum_F: Tensor, sum_sq_F: Tensor) -> Tensor:
-    # rounding may leave a constant feature a tiny negative variance
-    return (sum_sq_F / positions - (sum_F / positions).square()).clamp(min=0).mean()
 
 
 # requested and realized controls (Tables 3 and 4) --------------------------------------------------------------

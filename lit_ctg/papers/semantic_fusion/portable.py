@@ -5,6 +5,7 @@ Shape letters: B rows, T positions, V vocabulary.
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -24,6 +25,7 @@ from lit_ctg.papers.semantic_fusion.model import (
     SemanticFusionModule,
     assemble,
 )
+from lit_ctg.papers.semantic_fusion.trial import prefix_scores
 
 
 class SemanticFusionConfig(PortableConfig):
@@ -95,9 +97,7 @@ def portable(module: Any, datamodule: Any) -> Portable:
         raise UserError("features of the whole sentence (model.prefix_only_features=false) see later tokens: "
                         "export a run of regime=corrected")  # fmt: skip
     vocabulary = module.vocabulary
-    about = ""
-    if module.fusion:
-        about = "Requests to its feature channel are a control (lit-ctg export)."
+    about = "Requests to its feature channel are a control (lit-ctg export)." if module.fusion else ""
     config = SemanticFusionConfig(
         sizes=_sizes(module),
         vocab_size=len(vocabulary),
@@ -111,14 +111,7 @@ def portable(module: Any, datamodule: Any) -> Portable:
     model = SemanticFusionForCausalLM(config).eval()
     model.load_state_dict(module.state_dict(), strict=False)
 
-    def ours(ids_BT: Tensor) -> Tensor:
-        state, columns = module.start(len(ids_BT)), []
-        for ids_B1 in ids_BT.split(1, dim=1):
-            scores_BV, state = module.step(ids_B1, state)
-            columns.append(scores_BV)
-        return torch.stack(columns, dim=1)
-
-    return Portable(model, ours, {}, about, clause_tokenizer(vocabulary))
+    return Portable(model, partial(prefix_scores, module), {}, about, clause_tokenizer(vocabulary))
 
 
 def _sizes(module: SemanticFusionModule) -> dict[str, Any]:

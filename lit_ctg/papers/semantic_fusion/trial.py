@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Protocol
 
@@ -21,7 +20,7 @@ from torch import Tensor
 from lit_ctg.callback.progress import steps
 from lit_ctg.core.model import datamodule_of
 from lit_ctg.core.result import MetricResult
-from lit_ctg.errors import UserError, refuse
+from lit_ctg.errors import UserError, refuse, within
 from lit_ctg.limits import Checked, Choice, Count, Fields, Fraction, Whole, check_value
 from lit_ctg.metric.control_success import ControlSuccess, against_base
 from lit_ctg.metric.perplexity import Perplexity
@@ -79,15 +78,6 @@ RESPONSES: dict[str, Callable[[Trial, Any], bool]] = {
     "pos_high": lambda trial, _: trial.polarity == "positive",
     "neg_high": lambda trial, _: trial.polarity == "negative",
 }
-
-
-@contextmanager
-def naming(where: str) -> Iterator[None]:
-    """Put the name of a setting before the message of a ``UserError``."""
-    try:
-        yield
-    except UserError as error:
-        raise UserError(f"{where}: {error}") from error
 
 
 class ControlTrial(Checked, Callback):
@@ -166,7 +156,7 @@ class ControlTrial(Checked, Callback):
             where = f"callback.control_trial.settings.{name}.punctuation"
             check_value(where, setting.get("punctuation"), Annotated[str, Choice(marks)] | None)
         if self.prompt:
-            with naming("callback.control_trial.prompt"):
+            with within("callback.control_trial.prompt"):
                 generator.prompt_ids(self.prompt)
         if trainer.global_step == 0:
             self.run(trainer, pl_module, prefix=UNTRAINED)
@@ -199,7 +189,7 @@ class ControlTrial(Checked, Callback):
         for index, (path, switches) in steps(enumerate(self.paths.items()), "controls, texts"):
             if switches.get("channel") and not generator.has_channel:
                 continue
-            trials = self._generate(generator, index, switches)
+            trials = self._generate(generator, index, path)
             rates = {name: self._rates(self.settings[name], trials[name], datamodule) for name in self.settings}
             base = base or rates
             for name in self.settings:
@@ -211,25 +201,27 @@ class ControlTrial(Checked, Callback):
             for cell, result in self._confusion(trials).items():
                 self.results[f"{prefix}control/{path}/confusion/{cell}"] = result.to_dict()
             if path != OFF:
-                for name, result in self._responses(generator, index, switches, datamodule.vocabulary):
+                for name, result in self._responses(generator, index, path, datamodule.vocabulary):
                     self.results[f"{prefix}control/{path}/dose/{name}"] = result.to_dict()
 
-    def _generate(self, generator: Generator, index: int, switches: Mapping[str, bool]) -> dict[str, Sequence[Trial]]:
+    def _texts(self, generator: Generator, path: str, control: Any, rows: range, prompt: str = "") -> Sequence[Trial]:
+        """Generate a sentence for each row under the routes of a path."""
+        routes = [route for route, on in self.paths[path].items() if on]
+        return generator.generate(len(rows), prompt, control=control, routes=routes, seed=self.seed, rows=rows)
+
+    def _control(self, path: str, name: str) -> Mapping[str, float]:
+        """Return the control of a setting on a path."""
+        return self.settings[name]["control"] if any(self.paths[path].values()) else {}
+
+    def _generate(self, generator: Generator, index: int, path: str) -> dict[str, Sequence[Trial]]:
         """Generate all settings of one path as one batch; no two trials share their noise."""
-        names, n = list(self.settings), self.n
-        controls = [{} if not any(switches.values()) else self.settings[name]["control"] for name in names]
-        size = n * len(names)
-        trials = generator.generate(
-            size,
-            control=[control for control in controls for _ in range(n)],
-            routes=_on(switches),
-            seed=self.seed,
-            rows=range(index * size, (index + 1) * size),
-        )
-        return {name: trials[i * n : (i + 1) * n] for i, name in enumerate(names)}
+        controls = [self._control(path, name) for name in self.settings for _ in range(self.n)]
+        first = index * len(controls)
+        trials = self._texts(generator, path, controls, range(first, first + len(controls)))
+        return {name: trials[i * self.n : (i + 1) * self.n] for i, name in enumerate(self.settings)}
 
     def _responses(
-        self, generator: Generator, index: int, switches: Mapping[str, bool], vocabulary: Any
+        self, generator: Generator, index: int, path: str, vocabulary: Any
     ) -> Iterator[tuple[str, MetricResult]]:
         """Yield the responses of a path to every dose, and how they rise."""
         for place, (name, values) in enumerate(self.doses.items()):
@@ -237,15 +229,9 @@ class ControlTrial(Checked, Callback):
             first = self.n * (len(self.paths) * len(self.settings) + index * len(self.doses) + place)
             shares = []
             for value in values:
-                trials = generator.generate(
-                    self.n,
-                    control=[{name: value} if value else {}] * self.n,
-                    routes=_on(switches),
-                    seed=self.seed,
-                    rows=range(first, first + self.n),
-                )
-                rate = ControlSuccess(sync_on_compute=False)
-                rate.update([RESPONSES[name](trial, vocabulary) for trial in trials])
+                controls = [{name: value} if value else {}] * self.n
+                trials = self._texts(generator, path, controls, range(first, first + self.n))
+                rate = success(RESPONSES[name](trial, vocabulary) for trial in trials)
                 shares.append(rate.number().value)
                 yield f"{name}/{value:g}", rate.number()
             changes = [after - before for before, after in itertools.pairwise(shares)]
@@ -258,32 +244,22 @@ class ControlTrial(Checked, Callback):
 
     def _prompted(self, generator: Generator, path: str, name: str) -> list[dict[str, Any]]:
         """Generate a few continuations of the prompt, under one control on one path."""
-        on = any(self.paths[path].values())
-        trials = generator.generate(
-            self.samples_prompted,
-            prompt=self.prompt,
-            control=self.settings[name]["control"] if on else {},
-            routes=_on(self.paths[path]),
-            seed=self.seed,
-            rows=range(self.samples_prompted),
-        )
+        rows = range(self.samples_prompted)
+        trials = self._texts(generator, path, self._control(path, name), rows, self.prompt)
         return [{"path": path, "setting": name, "prompt": self.prompt, "text": t.text} for t in trials]
 
     def _rates(self, setting: Mapping[str, Any], trials: Sequence[Trial], datamodule: Any) -> dict[str, Any]:
-        """Return the metrics of one (path, setting) for the setting's target; every process runs all trials itself."""
+        """Return the metrics of one (path, setting) for the setting's target."""
         rates: dict[str, Any] = {}
         if asked := setting.get("adjective"):
-            rates["adjective"] = ControlSuccess(sync_on_compute=False)
-            rates["adjective"].update([t.polarity == asked for t in trials])
+            rates["adjective"] = success(t.polarity == asked for t in trials)
             of_class = set(datamodule.vocabulary.ids(f"adjective_{asked}"))
             rates["ood_hit"] = OodHitRate(held_out_ids=of_class & set(datamodule.held_out_ids), sync_on_compute=False)
             rates["ood_hit"].update([t.adjective_id for t in trials])
         if setting["control"].get("str_high"):
-            rates["strong"] = ControlSuccess(sync_on_compute=False)
-            rates["strong"].update([is_strong(t, datamodule.vocabulary) for t in trials])
+            rates["strong"] = success(is_strong(t, datamodule.vocabulary) for t in trials)
         if mark := setting.get("punctuation"):
-            rates["punctuation"] = ControlSuccess(sync_on_compute=False)
-            rates["punctuation"].update([t.punctuation == mark for t in trials])
+            rates["punctuation"] = success(t.punctuation == mark for t in trials)
         return rates
 
     def _confusion(self, trials: Mapping[str, Sequence[Trial]]) -> dict[str, MetricResult]:
@@ -306,9 +282,11 @@ def gains(name: str, rates: Mapping[str, Any], base: Mapping[str, Any]) -> dict[
     return entries
 
 
-def _on(switches: Mapping[str, bool]) -> list[str]:
-    """Return the control routes of a path of trials."""
-    return [route for route, on in switches.items() if on]
+def success(hits: Iterable[bool]) -> ControlSuccess:
+    """Return the share of hits; every process runs all trials itself."""
+    rate = ControlSuccess(sync_on_compute=False)
+    rate.update(list(hits))
+    return rate
 
 
 # perplexity as a generator runs the weights ---------------------------------------------------------------------------
@@ -316,18 +294,18 @@ def _on(switches: Mapping[str, bool]) -> list[str]:
 NAME = "val/perplexity_prefix_only"
 
 
-def prefix_scores(module: Any, ids_BT: Tensor) -> Tensor:
+def prefix_scores(module: Any, ids_BT: Tensor, controls: Sequence[Mapping[str, float]] | None = None) -> Tensor:
     """Return scores [B, T, V] of the token after each prefix, through the module's own generation steps.
 
     Args:
         module: has ``start(batch_size, controls)`` and ``step(ids_B1, state) -> (scores_BV, state)``; it does not see
             column t + 1 when it scores column t. Sentences of a batch take each step together.
         ids_BT: ``<bos>`` first; the caller's mask must drop the scores of finished sentences.
+        controls: one per sentence.
     """
-    state = module.start(len(ids_BT), None)
-    columns = []
-    for t in range(ids_BT.shape[1]):
-        scores_BV, state = module.step(ids_BT[:, t : t + 1], state)
+    state, columns = module.start(len(ids_BT), controls), []
+    for ids_B1 in ids_BT.split(1, dim=1):
+        scores_BV, state = module.step(ids_B1, state)
         columns.append(scores_BV)
     return torch.stack(columns, dim=1)
 
@@ -493,10 +471,10 @@ class LexiconTrial(Checked, Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Refuse before training what would end the run after it."""
         generator = self.decoding.generator(pl_module, datamodule_of(trainer))
-        with naming("callback.lexicon_trial.prompt"):
+        with within("callback.lexicon_trial.prompt"):
             generator.check_room(len(generator.prompt_ids(self.prompt)), generator.max_new_tokens)
         for name, setting in self.settings.items() if generator.controls else ():
-            with naming(f"callback.lexicon_trial.settings.{name}"):
+            with within(f"callback.lexicon_trial.settings.{name}"):
                 generator.checked(setting["control"])
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -521,10 +499,10 @@ class LexiconTrial(Checked, Callback):
     def _rates(self, texts: Sequence[Any], sign: int, lexicon: Any) -> dict[str, ControlSuccess]:
         polarity = dict(zip(lexicon.words, lexicon.column("polarity"), strict=True))
         unseen = {word for word in lexicon.held_out if sign * polarity[word] > 0}
-        rates = {kind: ControlSuccess(sync_on_compute=False) for kind in ("polarity", "held_out")}
-        rates["polarity"].update([sign * text.polarity > 0 for text in texts])
-        rates["held_out"].update([bool(unseen & set(text.hits)) for text in texts])
-        return rates
+        return {
+            "polarity": success(sign * text.polarity > 0 for text in texts),
+            "held_out": success(bool(unseen & set(text.hits)) for text in texts),
+        }
 
     def _keep(self, path: str, name: str, rates: Mapping[str, Any], base: Mapping[str, Any], texts: Any) -> None:
         self.results |= gains(f"control/{path}/{name}", rates, base)

@@ -25,7 +25,7 @@ from lit_ctg.papers.semantic_fusion.control import FeatureChannel, Grammar, of_r
 from lit_ctg.papers.semantic_fusion.lexicon import Lexicon
 from lit_ctg.papers.semantic_fusion.metrics import BarePerplexity
 from lit_ctg.papers.semantic_fusion.portable import portable
-from lit_ctg.papers.semantic_fusion.trial import LexiconTrial
+from lit_ctg.papers.semantic_fusion.trial import LexiconTrial, prefix_scores
 from lit_ctg.run.effect import effect
 
 WORDS = {"superb": 1.0, "nice": 0.8, "lousy": -1.0, "poor": -0.8}
@@ -119,6 +119,11 @@ def train(module: TextFusionModule, batch: dict[str, torch.Tensor], steps: int) 
     return losses
 
 
+def writer(module: TextFusionModule, **changes: Any) -> TextGenerator:
+    options = {"temperature": 1.0, "top_p": 1.0, "max_new_tokens": 4, **changes}
+    return TextGenerator(module, TextDecoding(**options), module.vocabulary)
+
+
 @torch.no_grad()
 def drawn(module: TextFusionModule) -> TextFusionModule:
     """Return a module whose fusion changes the states, as after training."""
@@ -197,10 +202,7 @@ def test_a_pretrained_model_with_the_channel_is_the_model_of_the_run(make, vocab
     ids_BT = torch.tensor([vocabulary.encode(text)[:8] for text in TEXTS[:4]])
     bare_BTV = model(ids_BT).logits
     asked = [{}, {"pos_high": 1.0}, {"neg_med": 0.7, "pos_low": 0.1}, {"pos_high": 1.0}]
-    state, ours = module.start(4, asked), []
-    for ids_B1 in ids_BT.split(1, dim=1):
-        scores_BV, state = module.step(ids_B1, state)
-        ours.append(scores_BV)
+    ours_BTV = prefix_scores(module, ids_BT, asked)
     names = ("pos_high", "neg_med", "pos_low")
     settings = {name: [row.get(name) for row in asked] for name in names}
     found = []
@@ -209,7 +211,7 @@ def test_a_pretrained_model_with_the_channel_is_the_model_of_the_run(make, vocab
             found.append(model(ids_BT).logits)
         with one.attach(model, {**settings, "strength": 0}, rows=4):
             assert torch.equal(model(ids_BT).logits, bare_BTV)
-    torch.testing.assert_close(found[0][:3], torch.stack(ours, dim=1)[:3], rtol=0, atol=1e-4)
+    torch.testing.assert_close(found[0][:3], ours_BTV[:3], rtol=0, atol=1e-4)
     assert torch.equal(found[0], found[1]) and torch.equal(found[0][3], bare_BTV[3])
     moved = []
     for strength in (0.25, 0.5, 1.0):
@@ -240,11 +242,9 @@ def test_steps_score_as_the_whole_row_does_and_nothing_looks_ahead(make, vocabul
     batch = batch_of(vocabulary, TEXTS[:5])
     whole = module(batch).scores_BTV
     assert whole.shape == (5, 20, len(vocabulary))
-    state = module.start(5, None)
     with torch.no_grad():
-        for t in range(20):
-            scores, state = module.step(batch["input_ids_BT"][:, t : t + 1], state)
-            torch.testing.assert_close(scores, whole[:, t], rtol=1e-4, atol=1e-4)
+        stepped = prefix_scores(module, batch["input_ids_BT"])
+    torch.testing.assert_close(stepped, whole, rtol=1e-4, atol=1e-4)
     assert probe(module, batch).is_causal
 
 
@@ -268,7 +268,7 @@ def test_the_channel_alone_decides_after_training(make, vocabulary):
     module = make()
     batch = batch_of(vocabulary, TEXTS)
     train(module, batch, 120)
-    generator = TextGenerator(module, TextDecoding(temperature=0.7, top_p=1.0, max_new_tokens=14), vocabulary)
+    generator = writer(module, temperature=0.7, max_new_tokens=14)
     for name, sign in (("pos_high", 1), ("neg_high", -1)):
         texts = generator.generate(30, "the food was", {name: 1.0}, seed=0)
         assert sum(sign * text.polarity > 0 for text in texts) >= 27, [text.text for text in texts[:5]]
@@ -328,15 +328,13 @@ def test_what_would_end_a_trial_ends_the_run_before_training(make, vocabulary, c
 
 
 def test_what_a_text_says_begins_behind_its_prompt(make, vocabulary):
-    module = make()
-    generator = TextGenerator(module, TextDecoding(temperature=1.0, top_p=1.0, max_new_tokens=4), vocabulary)
+    generator = writer(make())
     prompt = [vocabulary.bos_id, *vocabulary.encode("the food was superb")]
     ids = [*prompt, *vocabulary.encode(" and nice, poor, superb"), vocabulary.eos_id]
     text = generator.text(ids, len(prompt), {})
     assert text.text == "the food was superb and nice, poor, superb" and text.ids == tuple(ids)
     assert text.hits == ("nice", "poor", "superb") and text.polarity == pytest.approx(1.0)
     assert text.note() == "nice, poor, superb (+1.00)" and generator.text(prompt, len(prompt), {}).note() == ""
-    generator = TextGenerator(make(), TextDecoding(temperature=1.0, top_p=1.0, max_new_tokens=4), vocabulary)
     for text, hits in (
         ("the food was superbly", ()), ("was superb and poorly, nice", ("superb", "nice")), ("so nice", ("nice",)),
         ("niceness! poor", ("poor",)),
@@ -348,8 +346,7 @@ def test_what_a_text_says_begins_behind_its_prompt(make, vocabulary):
 def test_texts_can_be_made_to_follow_a_grammar(make, vocabulary, tmp_path):
     path = tmp_path / "opinion.yaml"
     path.write_text(OPINION)
-    decoding = TextDecoding(temperature=1.0, top_p=1.0, max_new_tokens=40, grammar=str(path))
-    texts = TextGenerator(make(), decoding, vocabulary).generate(20, seed=0)
+    texts = writer(make(), max_new_tokens=40, grammar=str(path)).generate(20, seed=0)
     sentence = r"(?i) ?the (food|music) was (superb|nice|lousy|poor) ?\."
     assert all(re.fullmatch(sentence, text.text) for text in texts), [text.text for text in texts[:3]]
     assert len({text.hits for text in texts}) > 1
@@ -361,13 +358,11 @@ def test_texts_can_be_made_to_follow_a_grammar(make, vocabulary, tmp_path):
         path.write_text(
             f"start: A\nslots:\n  A: {{words: the, next: B}}\n  B: {{words: [{json.dumps(mark)}], next: END}}\n"
         )
-        marked = TextDecoding(temperature=1.0, top_p=1.0, max_new_tokens=9, grammar=str(path))
-        (text,) = TextGenerator(make(), marked, vocabulary).generate(1, seed=0)
+        (text,) = writer(make(), max_new_tokens=9, grammar=str(path)).generate(1, seed=0)
         assert text.text.split()[-1].endswith(mark)
     # Prompts of two lengths: the shorter is over first, and padded where the grammar expects a word.
-    (tmp_path / "opinion.yaml").write_text(OPINION)
-    decoding = TextDecoding(temperature=1.0, top_p=1.0, max_new_tokens=4, grammar=str(tmp_path / "opinion.yaml"))
-    generator, prompts = TextGenerator(make(), decoding, vocabulary), ["", " the food was"]
+    path.write_text(OPINION)
+    generator, prompts = writer(make(), grammar=str(path)), ["", " the food was"]
     alone = [generator.generate(1, prompt, seed=0, rows=[row])[0] for row, prompt in enumerate(prompts)]
     assert generator.generate(2, prompts, seed=0) == alone
     assert len(alone[0].ids) < len(alone[1].ids)
@@ -392,15 +387,11 @@ def test_a_stock_gpt2_with_the_channel_is_the_model_of_text(make, vocabulary):
     assert float((fused_BTV - bare_BTV).abs().max()) > 0.1
     # under requests, as the module's own steps under the same ones
     asked = [{}, {"pos_high": 1.0}, {"neg_med": 0.7, "pos_low": 0.1}]
-    state, ours = module.start(3, asked), []
-    for ids_B1 in ids_BT.split(1, dim=1):
-        scores_BV, state = module.step(ids_B1, state)
-        ours.append(scores_BV)
     names = ("pos_high", "neg_med", "pos_low")
     settings = {f"feature_channel.{name}": [row.get(name) for row in asked] for name in names}
     with Steered(made.model, [control]).attached(settings, len(ids_BT)):
         asked_BTV = made.model(ids_BT).logits
-    torch.testing.assert_close(asked_BTV, torch.stack(ours, dim=1), rtol=0, atol=1e-4)
+    torch.testing.assert_close(asked_BTV, prefix_scores(module, ids_BT, asked), rtol=0, atol=1e-4)
     torch.testing.assert_close(asked_BTV[0], fused_BTV[0])
     assert bool(((asked_BTV - fused_BTV)[1:].abs().amax((1, 2)) > 0.1).all())
     with pytest.raises(UserError, match="lit-ctg export"):
@@ -496,8 +487,7 @@ def test_training_asks_for_what_comes_as_often_as_features_are_not_dropped(make,
 
 
 def test_texts_are_drawn_from_the_nucleus_of_what_the_grammar_allows(make, vocabulary, tmp_path):
-    decoding = TextDecoding(temperature=0.5, top_p=0.6, max_new_tokens=4)
-    generator = TextGenerator(make(), decoding, vocabulary)
+    generator = writer(make(), temperature=0.5, top_p=0.6)
     scores_1V = torch.full((1, len(vocabulary)), -9.0)
     scores_1V[0, :4] = torch.tensor([0.5, 0.3, 0.15, 0.05]).log() / 2  # over the temperature: .5 .3 .15 .05
     shaped_V = generator.rules([{}], (), None)(torch.zeros(1, 1, dtype=torch.long), scores_1V)[0]
@@ -505,9 +495,7 @@ def test_texts_are_drawn_from_the_nucleus_of_what_the_grammar_allows(make, vocab
     torch.testing.assert_close(shaped_V.softmax(0)[:2], torch.tensor([0.625, 0.375]))
     path = tmp_path / "two.yaml"
     path.write_text("start: A\nslots:\n  A: {words: the, next: B}\n  B: {words: [praise, blame], next: END}\n")
-    follow = TextGenerator(
-        make(), TextDecoding(temperature=1.0, top_p=0.1, max_new_tokens=9, grammar=str(path)), vocabulary
-    )
+    follow = writer(make(), top_p=0.1, max_new_tokens=9, grammar=str(path))
     ids = follow.prompt_ids(" the")
     assert ids[0] == vocabulary.bos_id and ids[1:] == vocabulary.encode(" the")
     assert generator.prompt_ids("the") == vocabulary.encode("the") and generator.prompt_ids("") == [vocabulary.bos_id]
@@ -522,7 +510,7 @@ def test_texts_are_drawn_from_the_nucleus_of_what_the_grammar_allows(make, vocab
 
 @pytest.mark.parametrize("option", ["stop_strings", "eos_token_id"])
 def test_a_row_that_is_stopped_otherwise_leaves_the_others_to_the_grammar(vocabulary, option):
-    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=vocabulary.engine, bos_token=END, eos_token=END)
+    tokenizer = hugging_face_tokenizer(vocabulary)
     torch.manual_seed(0)
     sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 64, "vocab_size": len(tokenizer)}
     ends = {"bos_token_id": tokenizer.eos_token_id, "eos_token_id": tokenizer.eos_token_id}

@@ -32,7 +32,7 @@ from lit_ctg.papers.semantic_fusion.decode import (
 )
 from lit_ctg.run.build import build_datamodule, build_model, instantiate
 
-VOCABULARY = ClauseVocabulary()
+V = ClauseVocabulary()
 LENGTHS = {"one_clause": 10, "two_clause": 18}
 
 
@@ -47,9 +47,9 @@ def two_clause(vocabulary: ClauseVocabulary) -> FiniteStateGrammar:
 def walks(grammar: FiniteStateGrammar, rows: int, steps: int) -> torch.Tensor:
     """Uniform random sentences of a grammar."""
     generator = torch.Generator().manual_seed(0)
-    ids = torch.full((rows, 1), VOCABULARY.bos_id)
+    ids = torch.full((rows, 1), V.bos_id)
     for _ in range(steps):
-        scores = GrammarMask(grammar)(ids, torch.zeros(rows, len(VOCABULARY)))
+        scores = GrammarMask(grammar)(ids, torch.zeros(rows, len(V)))
         new = sample(scores, torch.rand(rows, generator=generator))
         ids = torch.cat([ids, new.unsqueeze(1)], dim=1)
     return ids
@@ -58,21 +58,18 @@ def walks(grammar: FiniteStateGrammar, rows: int, steps: int) -> torch.Tensor:
 @pytest.mark.parametrize("name", ["one_clause", "two_clause"])
 def test_the_published_penalty_has_no_effect_under_the_grammar(name):
     """No slot allows a word that one of the three tokens before it can be, so the 2.5 and the 1.5 change nothing."""
-    grammar = build_grammar(name, VOCABULARY).machine
+    grammar = build_grammar(name, V).machine
     mask = GrammarMask(grammar)
     ids = walks(grammar, 200, LENGTHS[name] - 1)
-    scores = torch.randn(200, len(VOCABULARY), generator=torch.Generator().manual_seed(1))
+    scores = torch.randn(200, len(V), generator=torch.Generator().manual_seed(1))
     for length in range(1, ids.shape[1]):
         prefix = ids[:, :length]
-        live = prefix[:, -1] > VOCABULARY.eos_id
-        penalised = repetition_penalty(
-            prefix, scores, 2.5, window=3, last_ids=VOCABULARY.ids("punctuation"), last_penalty=1.8
-        )
+        live = prefix[:, -1] > V.eos_id
+        penalised = repetition_penalty(prefix, scores, 2.5, window=3, last_ids=V.ids("punctuation"), last_penalty=1.8)
         assert torch.equal(mask(prefix, penalised)[live], mask(prefix, scores)[live])
         assert not torch.equal(penalised, scores)
 
 
-V = ClauseVocabulary()
 SIZE = len(V)
 POSITIVE, NEGATIVE = V.ids("adjective_positive"), V.ids("adjective_negative")
 INTENSIFIERS, MARKS = V.ids("intensifier"), V.ids("punctuation")
@@ -132,9 +129,6 @@ def slow_mixture(scores: list[float], ids: tuple[int, ...], a: float, t: float) 
     """Eq. 9, token by token."""
     total = sum(math.exp(scores[i] / t) for i in ids)
     return [(1 - a) * math.exp(scores[i] / t) / total + a / len(ids) if i in ids else 0.0 for i in range(len(scores))]
-
-
-# ---- controls ---------------------------------------------------------------------------------------------------
 
 
 # ---- steering ---------------------------------------------------------------------------------------------------

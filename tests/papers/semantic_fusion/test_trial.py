@@ -322,23 +322,22 @@ def test_wrong_settings_are_refused(change):
         ControlTrial(**usual | change)
 
 
+PERCENT = {"positive": {"control": {"pos_high": 1.0}, "adjective": "positive", "punctuation": "%"}}
+
+
 @pytest.mark.parametrize(
-    "word, message",
+    ("changes", "message"),
     [
-        ("callback.control_trial.prompt=Carol eats the model", r"callback\.control_trial\.prompt: .*'eats'"),
-        ("callback.control_trial.prompt=Carol starts the good", r"callback\.control_trial\.prompt: .*good"),
-        ("callback.control_trial.settings.positive.punctuation=%", r"settings\.positive\.punctuation=%"),
+        ({"prompt": "Carol eats the model"}, r"callback\.control_trial\.prompt: .*'eats'"),
+        ({"prompt": "Carol starts the good"}, r"callback\.control_trial\.prompt: .*good"),
+        ({"settings": PERCENT, "confusion": []}, r"settings\.positive\.punctuation=%"),
     ],
 )
-def test_a_request_that_cannot_be_met_ends_before_the_first_step(word, message, tmp_path):
-    from lit_ctg.config import compose
-    from lit_ctg.run.train import train
-
-    key, _, value = word.partition("=")
-    cfg = compose(["experiment=semantic_fusion/main", "size=smoke", f"output_root={tmp_path}", f"{key}='{value}'"])
+def test_a_request_that_cannot_be_met_ends_before_the_first_step(changes, message, trainer_of):
+    trainer = trainer_of(trial(**changes), max_epochs=1)
     with pytest.raises(UserError, match=message):
-        train(cfg)
-    assert not list(tmp_path.rglob("*.ckpt"))
+        trainer.fit(Toy(), datamodule=Corpus())
+    assert trainer.global_step == 0
 
 
 VOCABULARY, PAD = 9, 0
