@@ -21,7 +21,7 @@ from lit_ctg.core.generation import evaluating
 from lit_ctg.core.metric import RatioMetric, float64
 from lit_ctg.core.model import datamodule_of
 from lit_ctg.core.result import MetricResult
-from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.errors import UserError, did_you_mean, refuse
 from lit_ctg.limits import Checked, Choice, Count, Fields, Whole, check_value
 from lit_ctg.papers.nslm.classes import Recogniser
 from lit_ctg.papers.nslm.micro_model import MicroModel
@@ -105,16 +105,14 @@ class Articles:
 
     Args:
         document_N: article of each token, -1 if unknown: then there are no intervals.
-        resamples: number of draws of as many articles as there are.
     """
 
-    def __init__(self, document_N: np.ndarray, *, resamples: int = RESAMPLES, seed: int = 0) -> None:
+    def __init__(self, document_N: np.ndarray) -> None:
         articles, self.place_N = np.unique(document_N, return_inverse=True)
         self.count = len(articles)
         known = self.count > 1 and articles[0] >= 0
-        rng = np.random.default_rng(seed)
-        draws = rng.multinomial(self.count, np.full(self.count, 1 / self.count), size=resamples) if known else None
-        self.draw_RD = draws
+        rng, share_D = np.random.default_rng(0), np.full(self.count, 1 / self.count)
+        self.draw_RD = rng.multinomial(self.count, share_D, size=RESAMPLES) if known else None
 
     def change(self, model_N: np.ndarray, base_N: np.ndarray, member_N: np.ndarray) -> MetricResult:
         """Return the change in percent of a group's perplexity (bool) under ``model_N`` compared with ``base_N``.
@@ -225,13 +223,11 @@ class NSLMEvaluation(Checked, Callback):
         named = {} if isinstance(self.total, str) else self.total
         unknown = [f"{total}: {name}{did_you_mean(name, known)}" for total, own in named.items() for name in own
                    if name not in known]  # fmt: skip
-        for wrong, fault in (
-            (not isinstance(pl_module, NSLMModule), f": {type(pl_module).__name__} is not an NSLM; leave it out"),
-            (trainer.world_size > 1, f" works in one process, not {trainer.world_size}; set trainer.devices=1"),
-            (bool(unknown), f".total.{''.join(unknown[:1])} is not a class of the model"),
-        ):
-            if wrong:
-                raise UserError(f"callback.nslm_evaluation{fault}")
+        refuse({
+            f": {type(pl_module).__name__} is not an NSLM; leave it out": not isinstance(pl_module, NSLMModule),
+            f" works in one process, not {trainer.world_size}; set trainer.devices=1": trainer.world_size > 1,
+            f".total.{''.join(unknown[:1])} is not a class of the model": unknown,
+        }, "callback.nslm_evaluation")  # fmt: skip
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Print the best pairs of the grid search; the record has all of them."""

@@ -48,9 +48,9 @@ class Fitted:
     others: Mapping[str, int]
     phrases: Mapping[str, str]
 
-    def control(self, models: Mapping[str, AnyModel], weight: float = 1.0) -> MicroModels:
-        """Return the control with one micro-model a class."""
-        return MicroModels(carried(self.table, models, self.counts), weight=weight, others=self.others)
+    def control(self, models: Mapping[str, AnyModel]) -> MicroModels:
+        """Return the control with one micro-model a class, at strength 1."""
+        return MicroModels(carried(self.table, models, self.counts), weight=1.0, others=self.others)
 
 
 def fit(

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import abc
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any, ClassVar
@@ -58,15 +58,24 @@ class MetricFunction(abc.ABC):
 
     def value_of(self, keys_NJ: np.ndarray, index_N: np.ndarray) -> np.ndarray:
         """Return values_N of one member per key; override it where that does not need the row of all members."""
-        values_N = np.empty(len(keys_NJ))
-        unique_UJ, where_N = np.unique(keys_NJ, axis=0, return_inverse=True)
-        where_N = where_N.reshape(-1)
-        step = max(1, BLOCK // len(self.members))
-        for start in range(0, len(unique_UJ), step):
-            inside_N = (where_N >= start) & (where_N < start + step)
-            block_UK = self.values(unique_UJ[start : start + step])
-            values_N[inside_N] = block_UK[where_N[inside_N] - start, index_N[inside_N]]
-        return values_N
+        return picked(keys_NJ, index_N, self.values, len(self.members))
+
+
+def picked(
+    keys_NJ: np.ndarray, index_N: np.ndarray, rows_of: Callable[[np.ndarray], np.ndarray], size: int
+) -> np.ndarray:
+    """Return one entry (N) of the row of each key; rows (of ``size``) are computed once a distinct key, in blocks."""
+    values_N = np.empty(len(keys_NJ))
+    unique_UJ, where_N = np.unique(keys_NJ, axis=0, return_inverse=True)
+    where_N = where_N.reshape(-1)
+    step = max(1, BLOCK // size)
+    order_N = np.argsort(where_N, kind="stable")
+    edges = np.searchsorted(where_N[order_N], np.arange(0, len(unique_UJ) + step, step))
+    for number, start in enumerate(range(0, len(unique_UJ), step)):
+        chosen_N = order_N[edges[number] : edges[number + 1]]
+        rows_UK = rows_of(unique_UJ[start : start + step])
+        values_N[chosen_N] = rows_UK[where_N[chosen_N] - start, index_N[chosen_N]]
+    return values_N
 
 
 class _Unary(MetricFunction):
@@ -525,18 +534,7 @@ class MicroModel:
 
     def log_prob_of(self, index_N: np.ndarray, evidence: Evidence) -> np.ndarray:
         """Return log_probs_N (float64) of one member at each position."""
-        keys_NJ = self.metric.keys(evidence)
-        log_probs_N = np.empty(len(keys_NJ))
-        unique_UJ, where_N = np.unique(keys_NJ, axis=0, return_inverse=True)
-        where_N = where_N.reshape(-1)
-        step = max(1, BLOCK // len(self.members))
-        order_N = np.argsort(where_N, kind="stable")
-        edges = np.searchsorted(where_N[order_N], np.arange(0, len(unique_UJ) + step, step))
-        for number, start in enumerate(range(0, len(unique_UJ), step)):
-            chosen_N = order_N[edges[number] : edges[number + 1]]
-            rows_UK = self._rows(unique_UJ[start : start + step])
-            log_probs_N[chosen_N] = rows_UK[where_N[chosen_N] - start, index_N[chosen_N]]
-        return log_probs_N
+        return picked(self.metric.keys(evidence), index_N, self._rows, len(self.members))
 
     def _rows(self, keys_UJ: np.ndarray) -> np.ndarray:
         """Return the normalised rows of distinct keys, from the cache if possible."""
@@ -642,15 +640,13 @@ class Blend:
         self.members = models[0].members
 
     def log_prob(self, evidence: Evidence) -> np.ndarray:
-        parts = [np.log(w) + model.log_prob(evidence) for w, model in zip(self.weight_P, self.models, strict=True)]
-        return np.logaddexp.reduce(parts, axis=0)
+        return self._mixed(model.log_prob(evidence) for model in self.models)
 
     def log_prob_of(self, index_N: np.ndarray, evidence: Evidence) -> np.ndarray:
-        parts = [
-            np.log(w) + model.log_prob_of(index_N, evidence)
-            for w, model in zip(self.weight_P, self.models, strict=True)
-        ]
-        return np.logaddexp.reduce(parts, axis=0)
+        return self._mixed(model.log_prob_of(index_N, evidence) for model in self.models)
+
+    def _mixed(self, parts: Iterable[np.ndarray]) -> np.ndarray:
+        return np.logaddexp.reduce([np.log(w) + part for w, part in zip(self.weight_P, parts, strict=True)], axis=0)
 
     def describe(self) -> dict[str, Any]:
         parts = [

@@ -370,30 +370,34 @@ class Stop(Callback):
             raise Stopped
 
 
-def test_validation_decides_by_the_networks_own_cost(tmp_path: Path) -> None:
-    folder = train(compose([*QUICK, f"output_root={tmp_path}", "trainer.max_epochs=1"])).folder
-    (cost,) = torch.load(folder / build.CHECKPOINT, weights_only=True)[HISTORY]
-    record = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-    assert cost == pytest.approx(math.log(record["metrics"]["val/nnlm/global"]["value"]), rel=1e-5)
+def run(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Train eight epochs, or what is left of them; return the checkpoint and the record."""
+    found = train(compose([*QUICK, f"output_root={folder}", "trainer.max_epochs=8"])).folder
+    record = json.loads((found / "run.json").read_text(encoding="utf-8"))
+    return torch.load(found / build.CHECKPOINT, weights_only=True), record
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, Any]]:
+    return run(tmp_path_factory.mktemp("whole"))
+
+
+def test_validation_decides_by_the_networks_own_cost(undisturbed: Any) -> None:
+    checkpoint, record = undisturbed
+    assert checkpoint[HISTORY][-1] == pytest.approx(math.log(record["metrics"]["val/nnlm/global"]["value"]), rel=1e-5)
 
 
 @pytest.mark.parametrize("epoch", [2, 6])
 def test_a_run_that_averages_goes_on_from_its_last_weights(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epoch: int
+    undisturbed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epoch: int
 ) -> None:
     """Stopped before or after averaging began and started again equals undisturbed; all that is kept is averaged."""
-
-    def run(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
-        folder = train(compose([*QUICK, f"output_root={tmp_path / name}", "trainer.max_epochs=8"])).folder
-        checkpoint = torch.load(folder / build.CHECKPOINT, weights_only=True)
-        return checkpoint, json.loads((folder / "run.json").read_text(encoding="utf-8"))
-
-    whole, record = run("whole")
+    whole, record = undisturbed
     callbacks = build._callbacks
     with monkeypatch.context() as patch, pytest.raises(Stopped):
         patch.setattr(build, "_callbacks", lambda cfg, folder: [*callbacks(cfg, folder), Stop(epoch)])
-        run("parts")
-    parts, other = run("parts")
+        run(tmp_path)
+    parts, other = run(tmp_path)
     assert whole["optimizer_states"][0]["param_groups"][0]["t0"] <= 8, "nothing to average when it stopped"
     assert record["metrics"] == other["metrics"]
     assert whole[HISTORY] == parts[HISTORY] and len(whole[HISTORY]) == 8
