@@ -323,16 +323,10 @@ def _curve(ax: Axes, one: Line, x: str, steps: Sequence[str]) -> None:
     # on a long line dots would touch; the last one always stays
     stride = math.ceil(len(points) / 26)
     start = (len(points) - 1) % stride
-    looks: dict[str, Any] = {
-        "ls": "--" if one.kind == "printed" else "-",
-        "marker": "o",
-        "ms": 4,
-        "markevery": (start, stride),
-    }
-    ax.plot(
-        *zip(*(point for _, point in points), strict=True),
-        **(looks | {"lw": 1.8, "label": one.name or "_" + one.kind} | _kind(one.kind, hover[start::stride])),
-    )
+    places, values = zip(*(point for _, point in points), strict=True)
+    look = "o--" if one.kind == "printed" else "o-"
+    ax.plot(places, values, look, ms=4, lw=1.8, markevery=(start, stride), label=one.name or "_" + one.kind,
+            **_kind(one.kind, hover[start::stride]))  # fmt: skip
 
 
 def _label_points(ax: Axes, lines: Sequence[Line]) -> None:

@@ -28,7 +28,7 @@ from lit_ctg.data.packing import PackedCorpus, Progress, ensure_packed, identity
 from lit_ctg.data.sample_text import sample_documents, sample_file
 from lit_ctg.data.source import file_checksum
 from lit_ctg.data.tokenizer import Tokenizer
-from lit_ctg.errors import UserError
+from lit_ctg.errors import UserError, refuse
 from lit_ctg.files import cache_root as cache_folder
 from lit_ctg.limits import Checked, Choice, Count, SampleSize, Source, Whole
 
@@ -108,15 +108,13 @@ class CorpusDataModule(Checked, LightningDataModule, abc.ABC):
     ) -> None:
         super().__init__()
         streams = batching == "streams"
-        for clash, remedy in (
-            (batching in _WINDOWS and not steps_per_epoch, "steps_per_epoch=<batches of an epoch>"),
-            (vary_length and not streams, "vary_length=false"),
-            (vary_length and length < 4 * SHORTEST, f"length={4 * SHORTEST} or more with vary_length=true"),
-            (evaluation_streams is not None and not streams, "evaluation_streams=null"),
-            (streams and by_source, "by_source=false"),
-        ):
-            if clash:
-                raise UserError(f"data.batching={batching} needs data.{remedy}")
+        refuse({
+            "steps_per_epoch=<batches of an epoch>": batching in _WINDOWS and not steps_per_epoch,
+            "vary_length=false": vary_length and not streams,
+            f"length={4 * SHORTEST} or more with vary_length=true": vary_length and length < 4 * SHORTEST,
+            "evaluation_streams=null": evaluation_streams is not None and not streams,
+            "by_source=false": streams and by_source,
+        }, f"data.batching={batching} needs data.")  # fmt: skip
         self.source, self.tokenizer, self.batching = source, tokenizer, batching
         self.length, self.batch_size, self.seed, self.steps_per_epoch = length, batch_size, seed, steps_per_epoch
         self.root, self.cache_root = root, cache_folder(cache_root)

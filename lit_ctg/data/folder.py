@@ -28,7 +28,7 @@ from lit_ctg.data.source import (
     text_column,
 )
 from lit_ctg.data.split import check_fractions
-from lit_ctg.errors import UserError, check_unicode
+from lit_ctg.errors import UserError, check_unicode, refuse
 from lit_ctg.files import check_regular
 from lit_ctg.limits import Fraction
 
@@ -126,18 +126,14 @@ def _labels(root: str, folder: Path, state: tuple[Any, ...]) -> dict[str, tuple[
     spelled: dict[str, list[str]] = {}
     for label in labels:
         spelled.setdefault(unicodedata.normalize("NFC", label), []).append(label)
-    alike = next((names for names in spelled.values() if len(names) > 1), None)
-    problem = ""
-    if len(splits) > 1:
-        problem = (f"{' and '.join(splits)} are splits, not labels; give one file or subfolder per label (splits are "
-                   "made here), or use data=wikitext, which reads such files")  # fmt: skip
-    elif not labels:
-        problem = f"holds no text: give one file ({' '.join(READ)}) or subfolder per label"
-    elif alike:
-        problem = (f"the labels {' and '.join(map(ascii, alike))} look the same: rename one, or put both into one "
-                   "subfolder")  # fmt: skip
-    if problem:
-        raise UserError(f"data.root={root}: {problem}")
+    alike = next((names for names in spelled.values() if len(names) > 1), [])
+    refuse({
+        f"{' and '.join(splits)} are splits, not labels; give one file or subfolder per label (splits are made here), "
+        "or use data=wikitext, which reads such files": len(splits) > 1,
+        f"holds no text: give one file ({' '.join(READ)}) or subfolder per label": not labels,
+        f"the labels {' and '.join(map(ascii, alike))} look the same: rename one, or put both into one "
+        "subfolder": alike,
+    }, f"data.root={root}: ")  # fmt: skip
     return labels
 
 

@@ -237,10 +237,7 @@ class SplitWriter:
     for the vocabulary, and ``write`` then replaces numbers by ids without splitting the text again.
 
     Args:
-        tokenizer: must have its vocabulary when ``write`` is called.
-        end_documents: put the tokenizer's ``eos`` after every document.
-        columns: names of integer entries of ``Document.meta`` to keep.
-        progress: called with (split, documents so far).
+        tokenizer: must have its vocabulary when ``write`` is called; the others are those of ``pack``.
     """
 
     def __init__(

@@ -14,7 +14,8 @@ from lit_ctg.run.corpus import text_corpus
 from lit_ctg.run.waiting import prepared
 from lit_ctg.terminal import Console
 
-ACTIONS = ("prepare", "info", "sample")
+# of a document that is shown
+TOKENS = 60
 
 
 class GeneratedCorpus(Protocol):
@@ -102,8 +103,8 @@ def describe(datamodule: CorpusDataModule) -> dict[str, Any]:
     }
 
 
-def sample(datamodule: CorpusDataModule, console: Console, n: int, *, tokens: int = 60) -> None:
-    """Print the first ``tokens`` tokens of ``n`` training documents, spread over the split, as the model reads them."""
+def sample(datamodule: CorpusDataModule, console: Console, n: int) -> None:
+    """Print the first tokens of ``n`` training documents, spread over the split, as the model reads them."""
     packed = datamodule.prepare()
     split = next(name for name in packed.splits if name.startswith("train"))
     count = packed.meta["splits"][split]["documents"]
@@ -111,6 +112,6 @@ def sample(datamodule: CorpusDataModule, console: Console, n: int, *, tokens: in
     for number in [place * count // shown for place in range(shown)]:
         ids_T = packed.document(split, number)
         source = packed.sources[packed.table(split, "source")[number]]
-        text = datamodule.vocabulary.decode(ids_T[:tokens].tolist()).strip()
-        more = " ..." if len(ids_T) > tokens else ""
+        text = datamodule.vocabulary.decode(ids_T[:TOKENS].tolist()).strip()
+        more = " ..." if len(ids_T) > TOKENS else ""
         console.print(Text(f"[{source} {number}]", style="bold"), Text(text + more), soft_wrap=True)

@@ -138,9 +138,7 @@ def write(
     if own:
         code = f"modeling_{model.config.model_type.removeprefix('lit_ctg_')}"
         names = type(model.config).__name__, type(model).__name__
-        model.config.auto_map = dict(
-            zip(("AutoConfig", "AutoModelForCausalLM"), (f"{code}.{n}" for n in names), strict=True)
-        )
+        model.config.auto_map = {"AutoConfig": f"{code}.{names[0]}", "AutoModelForCausalLM": f"{code}.{names[1]}"}
     settings = model.generation_config
     for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
         setattr(settings, name, getattr(tokenizer, name))
@@ -158,10 +156,8 @@ def write(
 
 def generation(made: Portable, decoding: Mapping[str, Any]) -> dict[str, Any]:
     """Return the generation settings of a run's decoding, as transformers names them."""
-    named = {name: decoding.get(name) for name in DECODING}
-    numbers = {
-        name: value for name, value in named.items() if isinstance(value, int | float) and not isinstance(value, bool)
-    }
+    # a truth value is none
+    numbers = {name: decoding[name] for name in DECODING if type(decoding.get(name)) in (int, float)}
     return {"do_sample": True, **UNCUT, **numbers, **made.generation(decoding)}
 
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import ast
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from lit_ctg.config import composed, config_folder, experiments, prepare_overrides, variants
+from lit_ctg.config import Regime, Size, composed, config_folder, experiments, prepare_overrides, variants
 from lit_ctg.results.spec import experiments_root, load_manifest, papers
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -120,20 +120,11 @@ def _sentence(text: str) -> str:
 
 def lines(what: str | None = None) -> list[str]:
     """Return one line for each option of a kind, or without a kind one for each kind."""
-    found = {kind: ", ".join(options(kind)) for kind in KINDS} if what is None else options(what)
-    if what is None:
-        found = {
-            f"lit-ctg list {kind}": textwrap.shorten(names, 80, placeholder=" ...") for kind, names in found.items()
-        }
+    found = options(what) if what else {
+        f"lit-ctg list {kind}": textwrap.shorten(", ".join(options(kind)), 80, placeholder=" ...") for kind in KINDS
+    }  # fmt: skip
     width = max(map(len, found), default=0)
     return [f"{name:{width}}  {text}".rstrip() for name, text in found.items()]
-
-
-def sizes(key: str) -> Sequence[str]:
-    """Return the values of ``regime=`` and ``size=``."""
-    from lit_ctg.config import Regime, Size
-
-    return [choice.value for choice in {"regime": Regime, "size": Size}[key]]
 
 
 def candidates(words: Sequence[str], commands: Mapping[str, Sequence[str]]) -> list[str]:
@@ -156,14 +147,13 @@ def candidates(words: Sequence[str], commands: Mapping[str, Sequence[str]]) -> l
         known = [*commands[command], *(groups if overridden else ())]
         found = [f"{name}=" for name in dict.fromkeys(known) if name.startswith(last) and name not in given]
         return found + (_settings(before, last) if overridden else [])
+    values: Iterable[str] = options(groups[key]) if key in groups else []
     if key in ("regime", "size"):
-        values: Sequence[str] = sizes(key)
+        values = Regime if key == "regime" else Size
     elif key == "what":
-        values = list(KINDS)
+        values = KINDS
     elif key == "paper":
         values = sorted(path.parent.name for path in (PACKAGE / "papers").glob("*/__init__.py"))
-    else:
-        values = list(options(groups[key])) if key in groups else []
     return [f"{key}={value}" for value in values if f"{key}={value}".startswith(last)]
 
 

@@ -104,7 +104,7 @@ def sweep(words: list[str], dry_run: bool = False, leave: bool = False) -> int:
     try:
         # what Hydra writes there; errors of jobs end in the journal
         with (
-            Watcher(journal, len(jobs)),
+            _watching(journal, len(jobs)),
             _side_by_side(limit, folder / "jobs") as pool,
             writing(folder, remedy=REMEDY),
             left as submitted,
@@ -334,35 +334,32 @@ def outcome_of(composed: Callable[[], DictConfig], words: Sequence[str], *callba
     return entry
 
 
-class Watcher:
-    """Prints a line for every new job in the journal, while the sweep runs and once more at its end."""
+@contextlib.contextmanager
+def _watching(journal: Path, jobs: int) -> Iterator[None]:
+    """Print a line for every new job in the journal, while the sweep runs and once more at its end."""
+    ended, began, shown = threading.Event(), time.monotonic(), 0
 
-    def __init__(self, journal: Path, jobs: int) -> None:
-        self.journal, self.jobs, self.shown, self.began = journal, jobs, 0, time.monotonic()
-        self.ended = threading.Event()
-        self.thread = threading.Thread(target=self._watch, daemon=True)
+    def tell() -> None:
+        nonlocal shown
+        entries = _entries(journal)
+        for count in range(shown + 1, len(entries) + 1):
+            error = entries[count - 1]["error"]
+            line = progress_line(entries[:count], jobs, time.monotonic() - began)
+            print(printable(f"{line}: {error}" if error else line), file=sys.stderr if error else None, flush=True)
+        shown = len(entries)
 
-    def __enter__(self) -> Watcher:
-        self.thread.start()
-        return self
+    def watch() -> None:
+        while not ended.wait(POLL):
+            tell()
 
-    def __exit__(self, *error: object) -> None:
-        self.ended.set()
-        self.thread.join()
-        self._tell()
-
-    def _watch(self) -> None:
-        while not self.ended.wait(POLL):
-            self._tell()
-
-    def _tell(self) -> None:
-        entries = _entries(self.journal)
-        for count in range(self.shown + 1, len(entries) + 1):
-            last = entries[count - 1]
-            line = progress_line(entries[:count], self.jobs, time.monotonic() - self.began)
-            text = f"{line}: {last['error']}" if last["error"] else line
-            print(printable(text), file=sys.stderr if last["error"] else sys.stdout, flush=True)
-        self.shown = len(entries)
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        tell()
 
 
 def progress_line(entries: Sequence[Mapping[str, Any]], jobs: int, elapsed: float) -> str:

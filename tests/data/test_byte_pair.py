@@ -40,7 +40,8 @@ class SlowBPE:
             ranks = [self.rank.get(pair, 10**9) for pair in itertools.pairwise(parts)]
             if not ranks or min(ranks) == 10**9:
                 return [self.ids[part] for part in parts]
-            best = self.pair(parts, ranks.index(min(ranks)))
+            at = ranks.index(min(ranks))
+            best = parts[at], parts[at + 1]
             merged, at = [], 0
             while at < len(parts):
                 if tuple(parts[at : at + 2]) == best:
@@ -50,10 +51,6 @@ class SlowBPE:
                     merged.append(parts[at])
                     at += 1
             parts = merged
-
-    @staticmethod
-    def pair(parts: list[str], at: int) -> tuple[str, str]:
-        return parts[at], parts[at + 1]
 
     def encode(self, text: str) -> list[int]:
         return [number for word in self.pattern.findall(text) for number in self.word(word)]

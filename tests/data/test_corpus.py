@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import hydra
 import pytest
 import torch
 
-from lit_ctg import config
+from lit_ctg.config import compose
 from lit_ctg.data.corpus import CorpusDataModule
 from lit_ctg.data.document import Document
 from lit_ctg.data.packing import digest
@@ -129,17 +128,11 @@ def test_settings_that_clash_are_named(tmp_path: Path, options: dict[str, Any], 
         tiny(tmp_path, **options)
 
 
-def composed(*overrides: str) -> Any:
-    config.register()
-    with hydra.initialize_config_dir(str(config.config_folder()), version_base="1.3"):
-        return hydra.compose("config", list(overrides))
-
-
 @pytest.mark.parametrize("regime", ["corrected", "as_published"])
 @pytest.mark.parametrize("name", ["wikitext", "gutenberg", "reviews", "scripts", "translation"])
 def test_every_option_file_builds_a_corpus_without_leaks(name: str, regime: str, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("LIT_CTG_CACHE", str(tmp_path))
-    data = build_datamodule(composed(f"data={name}", f"regime={regime}", "size=smoke"))
+    data = build_datamodule(compose([f"data={name}", f"regime={regime}", "size=smoke"], experiment=False))
     data.prepare_data()
     data.setup("fit")
     batch = next(iter(data.train_dataloader()))
@@ -158,5 +151,5 @@ def test_every_option_file_builds_a_corpus_without_leaks(name: str, regime: str,
 @pytest.mark.parametrize("tokenizer", ["word", "spacy", "bpe"])
 def test_every_tokenizer_option_fits_every_corpus(tokenizer: str, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("LIT_CTG_CACHE", str(tmp_path))
-    data = build_datamodule(composed("data=scripts", f"data/tokenizer={tokenizer}", "size=smoke"))
+    data = build_datamodule(compose(["data=scripts", f"data/tokenizer={tokenizer}", "size=smoke"], experiment=False))
     assert data.tokenizer.kind == tokenizer and len(data.vocabulary) > 250

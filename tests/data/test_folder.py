@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import random
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -60,10 +61,7 @@ def texts_of(data: FolderDataModule, label: str) -> list[str]:
 
 
 def counts(data: FolderDataModule, split: str) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for document in data.documents(split):
-        found[document.source] = found.get(document.source, 0) + 1
-    return found
+    return Counter(document.source for document in data.documents(split))
 
 
 def test_files_and_subfolders_are_labels_and_every_document_is_in_one_split(own: Path) -> None:

@@ -25,6 +25,14 @@ def claimed(path: Path, skip_completed: bool = False) -> RunDirectory:
     return found
 
 
+def ended(path: Path, status: str) -> RunDirectory:
+    """Return the directory of a run that left a record."""
+    found = claimed(path)
+    record(found.path, status)
+    found.release()
+    return found
+
+
 def test_a_busy_directory_is_not_claimed_twice(tmp_path: Path) -> None:
     first, second = claimed(tmp_path / "run"), claimed(tmp_path / "run")
     assert (first.path.name, second.path.name) == ("run", "run-1")
@@ -51,9 +59,7 @@ def test_a_full_disk_names_the_directory_and_frees_it(tmp_path: Path, monkeypatc
 
 
 def test_a_done_run_is_kept_and_skipped_only_on_request(tmp_path: Path) -> None:
-    first = claimed(tmp_path / "run")
-    record(first.path, "DONE")
-    first.release()
+    first = ended(tmp_path / "run", "DONE")
     skipped = claim(tmp_path / "run", skip_completed=True)
     assert skipped == Finished(first.path)
     assert claimed(tmp_path / "run").path.name == "run-1"
@@ -62,18 +68,14 @@ def test_a_done_run_is_kept_and_skipped_only_on_request(tmp_path: Path) -> None:
 
 def test_a_run_that_diverged_is_a_result(tmp_path: Path) -> None:
     """It would diverge again: it is neither taken up nor overwritten, and skipped like one that is done."""
-    first = claimed(tmp_path / "run")
-    record(first.path, "DIVERGED")
-    first.release()
+    first = ended(tmp_path / "run", "DIVERGED")
     assert claim(tmp_path / "run", skip_completed=True) == Finished(first.path)
     assert finished(tmp_path / "run") == []  # there is nothing to generate with
     assert claimed(tmp_path / "run").path.name == "run-1"
 
 
 def test_a_run_on_another_corpus_is_not_this_run(tmp_path: Path) -> None:
-    first = claimed(tmp_path / "run")
-    record(first.path, "DONE")
-    first.release()
+    first = ended(tmp_path / "run", "DONE")
     seen = []
     other = claim(tmp_path / "run", True, lambda path: bool(seen.append(path)))
     assert isinstance(other, RunDirectory) and other.path.name == "run-1"
@@ -81,11 +83,12 @@ def test_a_run_on_another_corpus_is_not_this_run(tmp_path: Path) -> None:
     assert claim(tmp_path / "run", True, lambda path: True) == Finished(first.path)
 
 
-@pytest.mark.parametrize("text", ["[" * 20000, "[]", '"', "\udcff", '{"status": {}, "config": []}'])
+@pytest.mark.parametrize("text", ["[" * 20000, "[]", '"', "\udcff", '{"status": "DO', '{"status": {}, "config": []}'])
 def test_a_record_that_is_none_is_no_finished_run(tmp_path: Path, text: str) -> None:
     for name in ("run", "run-12345678"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "run.json").write_text(text, encoding="utf-8", errors="surrogateescape")
+    assert run_status(tmp_path / "run" / "run.json") is None
     assert claimed(tmp_path / "run", skip_completed=True).path.name == "run"
 
 
@@ -105,12 +108,6 @@ def test_an_unfinished_run_is_taken_up_and_a_failed_record_is_kept(tmp_path: Pat
     assert run_status(first.path / "run.before-0.json") == "FAILED"
     assert not half.exists() and not (first.path / ".export.7.tmp").exists()
     assert (first.path / "metrics.before-0.csv").read_text(encoding="utf-8") == "epoch,loss\n"
-
-
-def test_a_half_written_record_counts_as_unfinished(tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "run.json").write_text('{"status": "DO', encoding="utf-8")
-    assert run_status(tmp_path / "run" / "run.json") is None
 
 
 def test_a_folder_that_cannot_be_written_is_the_users_to_mend(tmp_path: Path) -> None:
