@@ -252,21 +252,19 @@ def spread_text(cell: Cell) -> str:
     return f"{cell.spread:.1f}{printed}"
 
 
-def verdict_text(
-    row: Row, cell: Cell, size: str = "paper", *, why: bool = True, reasons: list[str] | None = None
-) -> str:
+def verdict_text(row: Row, cell: Cell, size: str = "paper", *, reasons: list[str] | None = None) -> str:
     """Return the verdict on a printed number or claim, else our own finding; a hole is always reported.
 
     ``impossible`` is shown beside the printed number; a claim judged at a ``size`` other than the paper's says so, and
-    with ``why`` one that cannot be decided says which check fails. With ``reasons`` a reason is a number, and its words
-    are added to that list.
+    one that cannot be decided says which check fails. With ``reasons`` a reason is a number, and its words are added to
+    that list.
     """
     label = ""
     if cell.verdict is not None and (row.judged or cell.hole is not None):
         label, reason = cell.verdict.label, cell.verdict.reason
         if label == IMPOSSIBLE:
             label = ""
-        elif label == CANNOT_DECIDE and why:
+        elif label == CANNOT_DECIDE:
             checked = _COMPARED.sub("", reason)
             label = f"{label}: {reason}" if reasons is None else _numbered(label, f"{label}: {checked}", reasons)
         elif label in NOT_COMPARABLE and reason and not reason.startswith("size "):

@@ -386,7 +386,7 @@ def main(
     return 0
 
 
-def write_sweep(paper: str | None, out: str | Path | None, root: Path | None = None) -> Path:
+def write_sweep(paper: str | None, out: str | Path | None) -> Path:
     """Write a paper's W&B sweep, the entry ``sweep`` of its manifest, as a file that ``wandb sweep`` reads.
 
     Raises:
@@ -394,7 +394,7 @@ def write_sweep(paper: str | None, out: str | Path | None, root: Path | None = N
     """
     if paper in (None, "all") or out is None:
         raise UserError("target=sweep needs paper=<one paper> and out=<file>")
-    manifest = load_manifest(root or experiments_root(paper), str(paper))
+    manifest = load_manifest(experiments_root(paper), str(paper))
     if manifest.sweep is None:
         raise UserError(f"{paper}: its paper.yaml has no 'sweep'")
     write_atomic(Path(out), yaml.safe_dump(manifest.sweep, sort_keys=False, width=120))

@@ -102,8 +102,7 @@ class RecordPool:
             # a mean over the seeds that did not diverge is a favourable choice
             lost = sorted({record.seed for record in self.failed.get(key, []) if record.status == "DIVERGED"})
             if lost := [seed for seed in lost if seed not in self.runs[key]]:
-                seeds = f"seed{'s' * (len(lost) != 1)} {', '.join(map(str, lost))}"
-                self.notes.append(f"diverged, so not among the values: {self.paper}/{key[0]} {key[1]} {seeds}")
+                self._tell("diverged, so not among the values", key, lost)
             self._tell_float32(key)
             self._tell_training_seeds(key, kept)
 
@@ -182,11 +181,11 @@ class RecordPool:
         """Return why runs are not on the paper's kind of data (a generated sample, the user's own text), else None."""
         for record in self.runs.get((experiment, regime), {}).values():
             for source, root in self._sources(record):
+                name = source_name(source, root)
                 if source == "sample":
-                    return "made-up sample text"
-                folder = Path(str(root)).name
-                if source == "local" and self.data is not None and folder not in self.data:
-                    return f"user-supplied data ({folder})"
+                    return name
+                if source == "local" and self.data is not None and name not in self.data:
+                    return f"user-supplied data ({name})"
         return None
 
     def _sources(self, record: RunRecord) -> Iterator[tuple[str, Any]]:
@@ -200,11 +199,7 @@ class RecordPool:
             return "no finished runs"
         seeds = sorted({record.seed for record in records})
         numbers = ", ".join(map(str, seeds)) if len(seeds) <= 6 else f"{seeds[0]} to {seeds[-1]}"
-        folders = {
-            "made-up sample text" if source == "sample" else Path(str(root)).name if source == "local" else str(source)
-            for record in records
-            for source, root in self._sources(record)
-        }
+        folders = {source_name(*source) for record in records for source in self._sources(record)}
         data = f", data: {', '.join(sorted(folders))}" if folders else ""
         runs = len(self.trained())
         counts = f", {len(records) - runs} counts of its text" if len(records) > runs else ""
@@ -214,24 +209,22 @@ class RecordPool:
         """Note the seeds with float32 products beside seeds with bfloat16 ones: another machine, the same settings."""
         own = [seed for seed, record in sorted(self.runs[key].items()) if in_float32(record)]
         if own and len(own) < len(self.runs[key]):
-            seeds = f"seed{'s' * (len(own) != 1)} {', '.join(map(str, own))}"
-            self.notes.append(f"float32 products, bfloat16 in the other seeds: {self.paper}/{key[0]} {key[1]} {seeds}")
+            self._tell("float32 products, bfloat16 in the other seeds", key, own)
+
+    def _tell(self, what: str, key: Key, seeds: Sequence[int]) -> None:
+        shown = f"seed{'s' * (len(seeds) != 1)} {', '.join(map(str, seeds))}"
+        self.notes.append(f"{what}: {self.paper}/{key[0]} {key[1]} {shown}")
 
     def _tell_training_seeds(self, key: Key, kept: list[RunRecord]) -> None:
         """Note runs of one seed that differ in ``training_seed``, of which one counts, and seeds that share one."""
         used = {seed: record.config.get("training_seed") for seed, record in sorted(self.runs[key].items())}
-        run = f"{self.paper}/{key[0]} {key[1]}"
         for record in kept:
             if (own := record.config.get("training_seed")) != used[record.seed]:
-                self.notes.append(
-                    f"left out, another training_seed ({own}) of a seed that counts once: {run} seed {record.seed}"
-                )
+                self._tell(f"left out, another training_seed ({own}) of a seed that counts once", key, [record.seed])
         given = [own for own in used.values() if own is not None]
         if shared := sorted({own for own in given if given.count(own) > 1}):
-            seeds = ", ".join(str(seed) for seed, own in used.items() if own in shared)
-            self.notes.append(
-                f"one training_seed for several seeds, so they differ in their corpus alone: {run} seeds {seeds}"
-            )
+            seeds = [seed for seed, own in used.items() if own in shared]
+            self._tell("one training_seed for several seeds, so they differ in their corpus alone", key, seeds)
 
     def _one_configuration(self, key: Key, group: list[RunRecord], folder: Path | None) -> list[RunRecord]:
         """Return the runs of one configuration; the others get a note."""
@@ -269,6 +262,11 @@ def sources_of(node: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(node, list):
         for value in node:
             yield from sources_of(value)
+
+
+def source_name(source: str, root: Any) -> str:
+    """Return the name of a corpus: of a local one its folder's."""
+    return {"sample": "made-up sample text", "local": Path(str(root)).name}.get(source, source)
 
 
 def without_unread(config: dict[str, Any], part: str | None) -> dict[str, Any]:

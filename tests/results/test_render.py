@@ -331,7 +331,6 @@ def test_verdicts_in_words(verdict: Verdict, options: dict, size: str, words: st
     assert verdict_text(row, Cell(verdict=verdict), size) == words
     both = f"{words}; and more" if words else "and more"
     assert verdict_text(row, Cell(verdict=verdict, finding="and more"), size) == both
-    assert verdict_text(row, Cell(verdict=verdict), size, why=False) == words.replace("decide: why", "decide")
     ours = row_of("ours")
     assert verdict_text(ours, Cell(verdict=verdict)) == "", "nothing was printed or claimed"
     assert verdict_text(ours, Cell(hole="gone", verdict=Verdict(NOT_RUN))) == NOT_RUN

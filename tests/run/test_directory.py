@@ -88,7 +88,6 @@ def test_a_record_that_is_none_is_no_finished_run(tmp_path: Path, text: str) -> 
     for name in ("run", "run-12345678"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "run.json").write_text(text, encoding="utf-8", errors="surrogateescape")
-    assert run_status(tmp_path / "run" / "run.json") is None
     assert claimed(tmp_path / "run", skip_completed=True).path.name == "run"
 
 
