@@ -44,7 +44,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         "lightning.pytorch.callbacks.ModelCheckpoint",
         "lightning.pytorch.profilers.AdvancedProfiler",
         "lit_ctg.cli.main",
-        "lit_ctg.run.sweep.Watcher",
+        "lit_ctg.run.jobs.Jobs",
         "lit_ctg.control.bundle.Origin",
         "lit_ctg.data.hub.Path",
         "lit_ctg.data.source.re.compile",
