@@ -36,6 +36,7 @@ from lit_ctg.papers.nslm.control import Member, MicroModels, RedistributeClassMa
 from lit_ctg.papers.nslm.corpus import join_numbers
 from lit_ctg.papers.nslm.evaluation import Articles, ClassPerplexity
 from lit_ctg.papers.nslm.from_text import Fitted, fit
+from lit_ctg.papers.nslm.heads import moved
 from lit_ctg.papers.nslm.micro_model import mixture_weights
 from lit_ctg.papers.nslm.selection import entry
 
@@ -190,13 +191,11 @@ class ClassTree:
             root_D: the last hidden state of the text.
             cache: keys and values of it, as they were when this returns.
         """
-        behind, size, device = cache.get_seq_length(), len(self.token_U), root_D.device
-        ids_1U = torch.from_numpy(self.token_U).to(device)[None]
-        place_1U = torch.from_numpy(behind + self.depth_U).to(device)[None]
-        sees_UT = torch.ones(size, behind + size, dtype=torch.bool)
-        sees_UT[:, behind:] = torch.from_numpy(self.sees_UU)
+        behind, size = cache.get_seq_length(), len(self.token_U)
+        sees_UT = np.concatenate([np.ones((size, behind), dtype=bool), self.sees_UU], axis=1)
+        ids_U, place_U, sees = (moved(each, root_D) for each in (self.token_U, behind + self.depth_U, sees_UT))
         hidden_1UD, cache = backbone.extend(
-            backbone.embed(ids_1U), cache, positions=place_1U, sees=sees_UT[None, None].to(device)
+            backbone.embed(ids_U[None]), cache, positions=place_U[None], sees=sees[None, None]
         )
         cache.crop(-size)
         hidden_ND = torch.cat([root_D[None], hidden_1UD[0]])  # N: the root, then the nodes
