@@ -258,8 +258,8 @@ def task_page(task: str, found: Mapping[str, Sweep]) -> str:
     some = next(iter(found.values())).records[0]
     decode, model = some.config["decode"], escape_markdown(some.config["model"])
     source = escape_markdown(some.config["data"]["source"])
-    lines = [f"## {task}", "", f"Model {model}; {decode['prompts']} prompts, {decode['samples']} texts each and class, "
-             f"{decode['words']} words; seed {some.seed}; data.source={source}.", "",
+    lines = [f"## {task}", "", f"Model {model}; {decode['prompts']} prompts, {decode['samples']} x {decode['words']} "
+             f"words for each and class; seed {some.seed}; data.source={source}.", "",
              *judge_table(some), "", *main_table(found), "", *family(found), ""]  # fmt: skip
     return "\n".join([*lines, *samples(found), ""])
 
