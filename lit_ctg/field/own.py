@@ -47,8 +47,9 @@ DECODE: dict[str, Any] = {
 TRAIN = {"steps": 30, "batch": 4, "length": 64, "learning_rate": 5e-4, "rank": 8, "texts": 200}
 # of the judge's features, where it is in the cache
 ENCODER = "minilm"
-# folds by which a judge is chosen
-FOLDS = 5
+# folds by which a judge is chosen, and how much better one of word counts has to be: a control that raises words wins
+# with it by the words alone
+FOLDS, MARGIN = 5, 0.05
 # texts that are shown of each label
 SHOWN = 2
 # of the way from guessing to always right: a judge below it makes the score of a control worthless
@@ -252,12 +253,14 @@ def _judge(bench: Bench) -> Judge:
     The texts on which controls are scored have no part in the choice.
     """
     known = bench.task.examples("judge")
-    makers: list[Callable[[Sequence[Example]], Judge]] = [lambda examples: BagJudge(balanced(examples, 0), 0)]
-    if cached(ENCODER) is not None:
-        makers.append(functools.partial(_StatesJudge, _states_of(bench.task.targets)))
-    if len(makers) == 1:
-        return makers[0](known)
-    return max(makers, key=lambda make: _right(make, known))(known)
+
+    def of_words(examples: Sequence[Example]) -> Judge:
+        return BagJudge(balanced(examples, 0), 0)
+
+    if cached(ENCODER) is None:
+        return of_words(known)
+    of_states: Callable[[Sequence[Example]], Judge] = functools.partial(_StatesJudge, _states_of(bench.task.targets))
+    return (of_words if _right(of_words, known) > _right(of_states, known) + MARGIN else of_states)(known)
 
 
 def _states_of(labels: Sequence[str]) -> Callable[[Sequence[str]], Any]:

@@ -65,6 +65,7 @@ table.effects th, table.effects td { text-align: left; padding: 2px 10px 2px 0; 
 #curve svg { max-width: 640px; height: auto; }
 @media (max-width: 700px) {
   .play > .texts { order: -1; } button.lg { padding: 8px 2px; white-space: nowrap; font-size: .85rem; }
+  .switched { flex-direction: column !important; } .switched > * { width: 100% !important; }
 }
 """
 
@@ -228,7 +229,7 @@ def widgets(gr: Any, player: Player) -> list[Any]:
             low, high = player.range_of(setting)
             whole = {"minimum": low, "maximum": high, "step": (high - low) / 100, "label": label, "info": info}
             if setting.default is None:
-                with gr.Row():
+                with gr.Row(elem_classes="switched"):
                     found.append(gr.Checkbox(next(values), label=f"{label} on", scale=0, min_width=170))
                     found.append(gr.Slider(value=next(values), **whole))
             else:
@@ -466,8 +467,10 @@ def _run_page(gr: Any, player: Player) -> None:
                     draw = gr.Button("Draw", elem_id="draw", scale=1, interactive=False)
                 curve = gr.HTML(elem_id="curve")
             gr.Markdown("### The same elsewhere")
-            command = gr.Code(label="command line", language="shell", elem_id="command", interactive=False)
-            python = gr.Code(label="Python", language="python", elem_id="python", interactive=False)
+            command = gr.Code(
+                label="command line", language="shell", elem_id="command", interactive=False, wrap_lines=True
+            )
+            python = gr.Code(label="Python", language="python", elem_id="python", interactive=False, wrap_lines=True)
             export = gr.DownloadButton("Save this session as JSON", elem_id="export")
     outputs = [message, controlled, bare, tokens, table, command, python, session]
     inputs = [prompt, seed, length, *routes, *controls]
@@ -492,7 +495,8 @@ def _run_page(gr: Any, player: Player) -> None:
         change = functools.partial(next_example, player)
         events.append(another.click(change, shown, [shown, prompt, *controls], api_visibility="private").then)
     for event in events:
-        done = event(*wanted, api_visibility="private")
+        # gradio's sign of work would lie over both texts while they grow
+        done = event(*wanted, api_visibility="private", show_progress_on=message)
         done.then(saved, session, export, api_visibility="private")
         running.append(done)
     stop.click(lambda: "", None, message, cancels=running, api_visibility="private")
