@@ -5,6 +5,10 @@ Of their own process: beside an engine of a real size they do not fit.
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -112,3 +116,22 @@ def test_vllms_own_adapters_write_the_texts_of_the_control(word_tokenizer: Any, 
         assert texts != [list(each.outputs[0].token_ids) for each in bare]
     finally:
         close(engine)
+
+
+def test_a_file_of_texts_is_continued_where_it_stopped(word_tokenizer: Any, tmp_path: Path) -> None:
+    saved(ARCHITECTURES[0], word_tokenizer, tmp_path)
+    for control in bundles()[:1]:
+        control.save_pretrained(tmp_path / control.name)
+    prompts, out = tmp_path / "prompts.jsonl", tmp_path / "texts.jsonl"
+    lines = [{"prompt": word, "settings": {"idea_gate.alpha": place}} for place, word in enumerate(WORDS[1:5])]
+    prompts.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    words = [f"model={tmp_path / 'model'}", f"controls=[{tmp_path / 'idea_gate'}]", f"prompts={prompts}", f"out={out}"]
+    words += ["engine=vllm", "dtype=float32", "device=cpu", "do_sample=false", "max_new_tokens=8"]
+    made = []
+    for _ in range(2):
+        command = [str(Path(sys.executable).with_name("lit-ctg")), "generate", *words]
+        environment = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1"}
+        subprocess.run(command, env=environment, check=True, timeout=900)
+        made.append(out.read_text(encoding="utf-8"))
+        out.write_text("".join(made[0].splitlines(keepends=True)[:2]), encoding="utf-8")
+    assert made[0] == made[1] and len(made[0].splitlines()) == len(lines)
