@@ -418,9 +418,8 @@ def run_checks(
 
     A check holds with its whole interval; ``by_mean``: with its mean, to choose the cells of a row "on average".
     """
-    results, of_rows = [], regime
+    results = []
     for check in checks:
-        regime = check.regime or of_rows
         for name in [check.experiment] if check.experiment is not None else experiments:
             metric, quantity = check.metric[regime], check.against[regime]
             if metric is None or quantity is None:

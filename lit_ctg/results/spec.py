@@ -121,7 +121,7 @@ _TABLE = {
     "checks": dict[str, Any] | None, "defaults": dict[str, Any] | None,
     "rows": Annotated[list[dict[str, Any]], MinLen(1)],
 }  # fmt: skip
-_CHECK = {"says": str, "metric": Any, "experiment": str, "regime": str, "times": Any, **dict.fromkeys(_LIMITS, Any)}
+_CHECK = {"says": str, "metric": Any, "experiment": str, "times": Any, **dict.fromkeys(_LIMITS, Any)}
 _TERM = {"experiment": str, "metric": Any}
 # those inside a row, each with the keys that it needs
 _INSIDE: dict[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
@@ -189,7 +189,6 @@ class Check:
     """A condition for a row to decide anything: a metric against a limit, for every experiment of the row or for one.
 
     ``limit`` is one of at_most, at_least, below, above; ``times`` multiplies the quantity it is compared with.
-    ``regime``: the one whose run is read for rows of both, which differ in nothing that the check measures.
     """
 
     name: str
@@ -199,7 +198,6 @@ class Check:
     against: dict[str, Quantity | None]
     experiment: str | None = None
     times: float = 1.0
-    regime: str | None = None
 
 
 @dataclass(frozen=True)
@@ -401,8 +399,7 @@ def _check(name: str, raw: Any, path: str) -> Check:
         raise UserError(f"{where}: give one of {', '.join(_LIMITS)}")
     against = {regime: _quantity(value, where) for regime, value in _by_regime(raw[limits[0]]).items()}
     times = _converted(float, raw.get("times", 1.0), f"{where}: times")
-    metric = _by_regime(raw["metric"])
-    return Check(name, raw["says"], metric, limits[0], against, raw.get("experiment"), times, raw.get("regime"))
+    return Check(name, raw["says"], _by_regime(raw["metric"]), limits[0], against, raw.get("experiment"), times)
 
 
 def _converted(kind: Callable[[Any], Any], value: Any, key: str) -> Any:

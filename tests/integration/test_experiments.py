@@ -21,7 +21,6 @@ PRETRAINED = (
     "graphmax/in_domain_pretrained",
     "graphmax/pretrained",
     "graphmax/pretrained_smollm2",
-    "graphmax/pretrained_smollm2_check",
     "graphmax/pretrained_translation",
     "idea_gate/frozen",
     "idea_gate/frozen_short",

@@ -450,13 +450,6 @@ def test_a_check_holds_with_its_whole_interval(
     assert cell.verdict.label == label and (label == "supported" or "[" in cell.verdict.reason)
 
 
-def test_a_check_may_read_the_run_of_one_regime(make_record, tmp_path) -> None:
-    pool = pool_of(make_record, {"checked": [2.0] * 3, "main": [2.0, 2.01, 1.99], "baseline": [3.0, 3.01, 2.98]})
-    for regime, label in (("corrected", "supported"), ("as_published", "cannot decide")):
-        own = check("below: 2.4", f", experiment: checked, regime: {regime}")
-        assert row_of(tmp_path, f"{CLAIM}, checks: [good]", pool, own).cells["corrected"].verdict.label == label
-
-
 def test_a_check_of_the_mechanism_stops_no_verdict(make_record, tmp_path) -> None:
     pool = pool_of(make_record, {"main": [2.0, 2.01, 1.99], "baseline": [3.0, 3.01, 2.98]})
     for limit, noted in (("below: 2.5", True), ("below: 3.5", False)):
