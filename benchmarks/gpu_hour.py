@@ -14,7 +14,7 @@ another machine to go on there; ``lit-ctg lab collect output_root=outputs/gpu_ho
     idea_gate, small        branch as the authors ran it, on the base of seed 0 (itself 1.2 to 2.4)   4 to 5
     graphmax, small         in_domain_controls, on the same base                                       1 to 2
     graphmax, small         Algorithm 1 at lambda 0.1 and 10 on SmolLM2                                2.6
-    idea_gate, small        frozen and frozen_short on SmolLM2, a seed                                 0.4
+    idea_gate, small        pretrained_frozen and pretrained_frozen_short, a seed of one               0.4
     nslm, small             pretrained_younger; pretrained and pretrained_places with their classes    0.2 each
     nslm, small             numbers as published with the printed pairs, three seeds                   0.6
     nslm, paper             medium LSTM for 20 epochs, a corpus                                        7

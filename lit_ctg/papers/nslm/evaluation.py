@@ -111,7 +111,7 @@ class Articles:
         articles, self.place_N = np.unique(document_N, return_inverse=True)
         self.count = len(articles)
         known = self.count > 1 and articles[0] >= 0
-        rng, share_D = np.random.default_rng(0), np.full(self.count, 1 / self.count)
+        rng, share_D = np.random.default_rng(0), np.full(self.count, 1 / max(self.count, 1))
         self.draw_RD = rng.multinomial(self.count, share_D, size=RESAMPLES) if known else None
 
     def change(self, model_N: np.ndarray, base_N: np.ndarray, member_N: np.ndarray) -> MetricResult:

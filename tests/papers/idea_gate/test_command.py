@@ -112,7 +112,7 @@ def test_a_run_is_exported_into_its_directory(tmp_path, monkeypatch) -> None:
     assert {"config.json", "model.safetensors", "tokenizer.json"} <= names
     # the paper's gate goes on from it, and the second version's adapters are trained on it
     starts = {"branch": f"model.start_from={base}", "pretrained": f"backbone.path={base}",
-              "pretrained_baseline": f"backbone.path={base}", "frozen": f"backbone.path={base}"}  # fmt: skip
+              "pretrained_baseline": f"backbone.path={base}", "pretrained_frozen": f"backbone.path={base}"}  # fmt: skip
     for name, start in starts.items():
         words[0] = f"experiment=idea_gate/{name}"
         folder = train(compose([*words, start, "trainer.limit_val_batches=1"])).folder
