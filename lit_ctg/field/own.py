@@ -142,7 +142,7 @@ def make(
 
 @contextlib.contextmanager
 def _parts(out: Path, console: Console) -> Iterator[Path]:
-    """Yield the folder of what is trained before it is written to ``out``; only an interrupted command leaves it."""
+    """Yield the working folder beside ``out``; it stays only if the command is interrupted."""
     whole = out.resolve()
     folder = whole.with_name(f".{whole.name}.parts")
     if folder.exists():
@@ -248,7 +248,7 @@ class _StatesJudge:
 
 
 def _judge(bench: Bench) -> Judge:
-    """Return the judge of the classes that is right most often on folds of its own texts: of word counts, or of states.
+    """Return the better judge on folds of its own texts: one reads word counts, the other states.
 
     The texts on which controls are scored have no part in the choice.
     """

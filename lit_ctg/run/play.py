@@ -520,7 +520,7 @@ def tokens_html(session: Session) -> str:
 
 
 def lowering(tokens: Sequence[TokenEffect]) -> list[str]:
-    """Return for each control that made the words of its own text less likely what it did, and what outweighed it."""
+    """Return a line for each control that lowered the words of its own text, with the controls that outweighed it."""
     names = list(tokens[0].by) if tokens else []
     sums = {name: sum(token.by[name] for token in tokens) for name in names}
     found = []
@@ -528,10 +528,7 @@ def lowering(tokens: Sequence[TokenEffect]) -> list[str]:
         if nats <= -NOTED:
             stronger = ", ".join(other for other, value in sums.items() if value > 0)
             why = f"{stronger} outweighed it" if stronger else "another seed may draw them"
-            found.append(
-                f"{name} made the words above less likely, by {-nats:.1f} nats in all: what it does not lower, or "
-                f"raises more, was not drawn; {why}"
-            )
+            found.append(f"{name} made the words above less likely, by {-nats:.1f} nats in all; {why}")
     return found
 
 

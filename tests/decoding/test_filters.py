@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from lit_ctg.decoding import filters
 from lit_ctg.decoding.filters import (
     Nucleus,
     RepetitionPenalty,
@@ -67,10 +68,13 @@ def test_a_nucleus_that_p_hits_exactly_ends_there():
 
 @pytest.mark.parametrize("keep_crossing", [True, False])
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9, 0.99, 1.0])
-def test_nucleus_equals_its_slow_restatement(p, keep_crossing):
-    scores = random_scores(20, 11)
-    expected = [slow_nucleus(row, p, keep_crossing) for row in scores.tolist()]
-    assert kept(nucleus(scores, p, keep_crossing=keep_crossing)) == expected
+@pytest.mark.parametrize("candidates", [512, 6])
+def test_nucleus_equals_its_slow_restatement(p, keep_crossing, candidates, monkeypatch):
+    """Also where it lies among the candidates, or goes beyond them in some row, and where tokens are equally likely."""
+    monkeypatch.setattr(filters, "CANDIDATES", candidates)
+    for scores in (random_scores(20, 11), random_scores(20, 11, seed=1).round(), random_scores(1, 11, seed=2)):
+        expected = [slow_nucleus(row, p, keep_crossing) for row in scores.tolist()]
+        assert kept(nucleus(scores, p, keep_crossing=keep_crossing)) == expected
 
 
 @pytest.mark.parametrize("keep_crossing", [True, False])
