@@ -17,6 +17,9 @@ QUICK = ("size=smoke", "logger=none", "trainer.limit_val_batches=1", "trainer.ac
 # they need a pretrained model: the tests of their papers run them on tiny ones
 PRETRAINED = (
     "control_code/pretrained",
+    "control_code/pretrained_smollm2",
+    "control_code/pretrained_smollm2_attention",
+    "control_code/pretrained_smollm2_lora",
     "graphmax/in_domain_controls",
     "graphmax/in_domain_pretrained",
     "graphmax/pretrained",
@@ -31,6 +34,8 @@ PRETRAINED = (
     "nslm/pretrained_younger",
     "semantic_fusion/pretrained",
     "semantic_fusion/pretrained_channel",
+    "semantic_fusion/pretrained_channel_no_auxiliary",
+    "semantic_fusion/pretrained_channel_no_hindsight",
 )
 
 

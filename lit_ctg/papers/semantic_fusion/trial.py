@@ -11,6 +11,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Annotated, Any, Literal, Protocol
 
 import torch
@@ -25,6 +26,7 @@ from lit_ctg.limits import Checked, Choice, Count, Fields, Fraction, Whole, chec
 from lit_ctg.metric.control_success import ControlSuccess, against_base
 from lit_ctg.metric.perplexity import Perplexity
 from lit_ctg.papers.semantic_fusion.metrics import CLASSES, OodHitRate, PolarityConfusion
+from lit_ctg.statistics import t_interval
 
 # control trials (sec. 3.2, Tables 2 to 4) -----------------------------------------------------------------------------
 
@@ -448,7 +450,8 @@ class LexiconTrial(Checked, Callback):
     Attributes:
         results: ``control/<off|channel>/<setting>/polarity`` is the share of texts whose lexicon words sum to the
             requested sign, ``/held_out`` that of texts with a held-out word of that sign; for the channel ``..._gain``
-            relative to the share without a control (Newcombe's interval).
+            relative to the share without a control (Newcombe's interval). ``/mean_polarity`` is the mean of those sums,
+            times the sign.
         samples: dicts with path, setting and text.
     """
 
@@ -486,11 +489,10 @@ class LexiconTrial(Checked, Callback):
         self.results, self.samples = {}, []
         off = self._texts(generator, [{}] * self.n, 0)
         for index, (name, setting) in steps(enumerate(self.settings.items()), "controls, texts"):
-            base = self._rates(off, setting["sign"], module.bank.lexicon)
-            self._keep("off", name, base, {}, off)
+            base = self._keep("off", name, {}, off, module.bank.lexicon)
             if module.has_channel:
                 texts = self._texts(generator, [setting["control"]] * self.n, index + 1)
-                self._keep("channel", name, self._rates(texts, setting["sign"], module.bank.lexicon), base, texts)
+                self._keep("channel", name, base, texts, module.bank.lexicon)
 
     def _texts(self, generator: Any, controls: Sequence[Mapping[str, float]], block: int) -> Sequence[Any]:
         rows = range(block * self.n, (block + 1) * self.n)
@@ -504,9 +506,15 @@ class LexiconTrial(Checked, Callback):
             "held_out": success(bool(unseen & set(text.hits)) for text in texts),
         }
 
-    def _keep(self, path: str, name: str, rates: Mapping[str, Any], base: Mapping[str, Any], texts: Any) -> None:
+    def _keep(self, path: str, name: str, base: Mapping[str, Any], texts: Any, lexicon: Any) -> Mapping[str, Any]:
+        """Record what texts of a setting have, and return their rates."""
+        sign = self.settings[name]["sign"]
+        rates, summed = self._rates(texts, sign, lexicon), [sign * text.polarity for text in texts]
+        mean = MetricResult(fmean(summed), "polarity", "higher", len(summed), t_interval(summed), 1)
         self.results |= gains(f"control/{path}/{name}", rates, base)
-        if path == "off" and any(sample["path"] == "off" for sample in self.samples):
-            return  # the same texts are the reference of all settings
-        kept = texts[: self.samples_kept]
-        self.samples += [{"path": path, "setting": name, "text": text.text} for text in kept]
+        self.results[f"control/{path}/{name}/mean_polarity"] = mean.to_dict()
+        # the texts without a control are the reference of all settings
+        if path != "off" or not any(sample["path"] == "off" for sample in self.samples):
+            kept = texts[: self.samples_kept]
+            self.samples += [{"path": path, "setting": name, "text": text.text} for text in kept]
+        return rates

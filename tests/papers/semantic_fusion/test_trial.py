@@ -506,8 +506,10 @@ def test_texts_are_judged_by_the_sign_of_their_words():
         (3, "so", [praise] * 3, 8, [3, 4, 5]),
         (3, "so", [blame] * 3, 8, [6, 7, 8]),
     ]
-    found = {name.removeprefix("control/"): round(3 * entry["value"]) for name, entry in trial.results.items()}
+    found = {name.removeprefix("control/"): round(3 * entry["value"], 6) for name, entry in trial.results.items()}
     assert found == {
+        "off/praise/mean_polarity": 0.5, "off/blame/mean_polarity": -0.5,
+        "channel/praise/mean_polarity": 2.5, "channel/blame/mean_polarity": 1.5,
         "off/praise/polarity": 1, "off/praise/held_out": 1, "off/blame/polarity": 1, "off/blame/held_out": 0,
         "channel/praise/polarity": 2, "channel/praise/held_out": 3, "channel/praise/polarity_gain": 1,
         "channel/praise/held_out_gain": 2, "channel/blame/polarity": 2, "channel/blame/held_out": 1,
