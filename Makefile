@@ -60,6 +60,7 @@ tables: venv
 	for paper in $$(cd experiments && ls -d */paper.yaml | xargs -n1 dirname); do results=experiments/$$paper/records; $(BIN)/lit-ctg table paper=$$paper \
 	  format=md size=all records=$$results out=experiments/$$paper/tables.md && rm -f experiments/$$paper/figures/*.svg && \
 	  $(BIN)/lit-ctg figure paper=$$paper records=$$results out=experiments/$$paper/figures || exit 1; done
+	$(BIN)/lit-ctg field report records=experiments/field/records out=experiments/field
 	$(BIN)/lit-ctg report target=readme out=README.md
 
 docs: venv

@@ -402,10 +402,11 @@ def bar_chart(
     log: bool = False,
     about: str = "",
     base: float | None = None,
+    beside: bool = False,
 ) -> Chart:
     """Return horizontal bars of ``measure``: label above, interval as a whisker, printed value as a diamond.
 
-    Bars begin at ``base``: by default 0, or on a log scale the axis' end.
+    Bars begin at ``base``: by default 0, or on a log scale the axis' end. Labels ``beside`` the bars take less room.
     """
     low, high = bar_range(groups, low, high, log)
     base = base if base is not None else 0.0 if low < 0 < high else low
@@ -413,7 +414,8 @@ def bar_chart(
     sections = [number for number, group in enumerate(groups)
                 if group.section and (not number or group.section != groups[number - 1].section)]  # fmt: skip
     # inches down the chart: 0.2 a line of words or a bar, 0.08 between groups
-    height = sum((0.28 + 0.2 * len(group.bars) for group in groups), 0.25 * len(sections)) + 0.05
+    above = 0.0 if beside else 0.2
+    height = sum((0.08 + above + 0.2 * len(group.bars) for group in groups), 0.25 * len(sections)) + 0.05
 
     def draw(ax: Axes) -> None:
         _title(ax, title)
@@ -427,12 +429,13 @@ def bar_chart(
             if number in sections:
                 ax.text(0, at + 0.13, group.section, weight="bold", va="center", transform=across)
                 at += 0.25
-            ax.text(0, at + 0.12, group.label, va="center", transform=across)
-            at += 0.2
+            place, side = (-0.02, "right") if beside else (0, "left")
+            ax.text(place, at + (0.1 if beside else 0.12), group.label, va="center", ha=side, transform=across)
+            at += above
             if group.printed is not None:
                 mark = _kind("printed", [f"printed: {group.printed:g}"])
-                place = min(max(group.printed, low), high)
-                ax.plot(place, at + 0.1 * len(group.bars), "D", ms=6, mec="white", mew=0.6, clip_on=False, zorder=4,
+                shown = min(max(group.printed, low), high)
+                ax.plot(shown, at + 0.1 * len(group.bars), "D", ms=6, mec="white", mew=0.6, clip_on=False, zorder=4,
                         **mark)  # fmt: skip
             for one in group.bars:
                 _bar(ax, one, at + 0.1, (low, base, high), log)
@@ -442,7 +445,8 @@ def bar_chart(
             at += 0.08
         _ticks(ax.xaxis, log, (low, high))
 
-    margins = (0.2, 0.3 + LETTER * widest, 0.4, 0.5)
+    left = 0.066 * max((len(group.label) for group in groups), default=0) if beside else 0.0
+    margins = (0.2 + left, 0.3 + LETTER * widest, 0.4, 0.5)
     return Chart(draw, about + ", ".join(filter(None, (title, measure))), height, margins)
 
 

@@ -2,7 +2,7 @@
 
 Every function takes plain numbers and returns plain numbers. An interval is ``(low, high)`` at 95%, and ``None``
 where the data cannot give one (no trial, one seed), so that a hole stays visible. NaN and infinity are refused by a
-``ValueError``.
+``ValueError``. ``scipy.stats`` takes longer to import than most commands run, so only what needs it imports it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import stats
 
 Interval = tuple[float, float]
 
@@ -30,7 +29,9 @@ def wilson_interval(successes: int, trials: int) -> Interval | None:
     _check_counts(successes, trials)
     if trials == 0:
         return None
-    z = float(stats.norm.ppf(0.975))
+    from scipy.special import ndtri
+
+    z = float(ndtri(0.975))
     rate = successes / trials
     centre = (rate + z * z / (2 * trials)) / (1 + z * z / trials)
     half = z / (1 + z * z / trials) * math.sqrt(rate * (1 - rate) / trials + z * z / (4 * trials * trials))
@@ -92,6 +93,8 @@ def rate_prediction_interval(successes: int, trials: int, new_trials: int) -> In
     _check_counts(successes, trials)
     if trials == 0 or new_trials <= 0:
         return None
+    from scipy import stats
+
     counts = np.arange(new_trials + 1)
     shares = stats.betabinom.pmf(counts, new_trials, successes + 0.5, trials - successes + 0.5).cumsum()
     low, high = np.searchsorted(shares, [0.025, 0.975])
@@ -134,6 +137,8 @@ def sign_test(ours: Sequence[float], base: Sequence[float]) -> float:
     wins, losses = int((differences > 0).sum()), int((differences < 0).sum())
     if wins + losses == 0:
         return 1.0
+    from scipy import stats
+
     return float(stats.binomtest(wins, wins + losses, 0.5).pvalue)
 
 
@@ -192,7 +197,9 @@ def summarize(values: Sequence[float]) -> Summary:
 @functools.lru_cache(maxsize=1024)
 def t_quantile(degrees: int) -> float:
     """Return the two-sided quantile of Student's t distribution: 12.706 for one degree of freedom at 95%."""
-    return float(stats.t.ppf(0.975, degrees))
+    from scipy.special import stdtrit
+
+    return float(stdtrit(degrees, 0.975))
 
 
 def _check_counts(successes: int, trials: int) -> None:

@@ -100,11 +100,15 @@ def test_papers_are_found() -> None:
     assert PAPERS, "no folder below lit_ctg/papers"
 
 
-def test_results_need_no_torch() -> None:
+def test_results_plans_lists_and_help_need_no_large_package() -> None:
+    """They take seconds to import, the commands that only read take one."""
     modules = [f"lit_ctg.results.{path.stem}" for path in (PACKAGE / "results").glob("*.py") if path.stem != "__init__"]
     assert modules, "no results modules found"
-    script = f"import sys, {', '.join(modules)}; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", script]).returncode == 0
+    modules += ["lit_ctg.cli", "lit_ctg.field.report", "lit_ctg.run.reproduce", "lit_ctg.run.listing"]
+    large = ("torch", "lightning", "transformers", "scipy.stats", "pandas", "sklearn")
+    script = f"import sys, {', '.join(modules)}; lit_ctg.cli.commands(); print({{*{large}}} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout == "set()\n", done.stdout + done.stderr
 
 
 def test_devices_are_left_to_lightning() -> None:

@@ -54,14 +54,12 @@ class Method:
     """A row of the table of methods.
 
     Attributes:
-        title: its name in the report.
         needs: the data that it needs.
         arms: bench -> class -> arm.
         tries: strengths, of which one is chosen; None: those at ``BUDGETS``.
         reference: the method that it is compared with: the same format without the class.
     """
 
-    title: str
     needs: str
     arms: Callable[[Bench], Arms]
     tries: Sequence[float] | None = None
@@ -280,27 +278,27 @@ def _carried(bench: Bench, label: str) -> Control:
 
 NOTHING, COUNTS, TEXTS = "nothing", "texts of the classes (counted)", "texts of the classes (trained)"
 METHODS: dict[str, Method] = {
-    "bare": Method("Model alone", NOTHING, _of_each(lambda bench, label: Arm()), (1.0,)),
+    "bare": Method(NOTHING, _of_each(lambda bench, label: Arm()), (1.0,)),
     "neutral": Method(
-        "Neutral instruction", NOTHING, _of_each(lambda bench, label: _instructed(bench, NEUTRAL)), (1.0,), "neutral"
+        NOTHING, _of_each(lambda bench, label: _instructed(bench, NEUTRAL)), (1.0,), "neutral"
     ),
-    "instruction": Method("Instruction", "a sentence", _of_each(_instructed), (1.0, 2.0, 3.0), "neutral"),
-    "examples": Method("Examples in the prompt", "1 to 4 texts", _of_each(_examples), EXAMPLES),
-    "best_of": Method(f"Best of {BEST_OF}", TEXTS, _of_each(_best_of), (1.0,)),
-    "log_odds": Method("Log-odds bias", COUNTS, _one(_log_odds)),
-    "lexicon": Method("Word list", COUNTS, _class(_lexicon)),
-    "memory": Method("Memory of a class", COUNTS, _class(_memory)),
-    "graphmax": Method("Graphmax", COUNTS, _class(_graphmax)),
-    "idea_gate": Method("Idea gate", COUNTS, _idea_gates),
-    "fudge": Method("FUDGE", TEXTS, _one(_fudge)),
-    "vector": Method("Activation vector", "100 texts of each class", _one(_vector)),
-    "gradient": Method("Gradient of a probe", TEXTS, _one(_gradient)),
-    "lora": Method("LoRA", TEXTS, _class(lambda bench, label: LoRA(bench.adapters[label]))),
-    "dexperts": Method("DExperts", TEXTS, _one(lambda bench: Experts(bench.experts()))),
-    "gedi": Method("GeDi", TEXTS, _one(lambda bench: GenerativeClassifier(bench.experts()))),
-    "soft_prompt": Method("Code in the prompt", TEXTS, _one(lambda bench: _codes(bench, "prompt"))),
-    "neuron_codes": Method("Codes at every neuron", TEXTS, _one(lambda bench: _codes(bench, "neuron"))),
-    "bundle": Method("A saved control", "a bundle", _class(_carried)),
+    "instruction": Method("a sentence", _of_each(_instructed), (1.0, 2.0, 3.0), "neutral"),
+    "examples": Method("1 to 4 texts", _of_each(_examples), EXAMPLES),
+    "best_of": Method(TEXTS, _of_each(_best_of), (1.0,)),
+    "log_odds": Method(COUNTS, _one(_log_odds)),
+    "lexicon": Method(COUNTS, _class(_lexicon)),
+    "memory": Method(COUNTS, _class(_memory)),
+    "graphmax": Method(COUNTS, _class(_graphmax)),
+    "idea_gate": Method(COUNTS, _idea_gates),
+    "fudge": Method(TEXTS, _one(_fudge)),
+    "vector": Method("100 texts of each class", _one(_vector)),
+    "gradient": Method(TEXTS, _one(_gradient)),
+    "lora": Method(TEXTS, _class(lambda bench, label: LoRA(bench.adapters[label]))),
+    "dexperts": Method(TEXTS, _one(lambda bench: Experts(bench.experts()))),
+    "gedi": Method(TEXTS, _one(lambda bench: GenerativeClassifier(bench.experts()))),
+    "soft_prompt": Method(TEXTS, _one(lambda bench: _codes(bench, "prompt"))),
+    "neuron_codes": Method(TEXTS, _one(lambda bench: _codes(bench, "neuron"))),
+    "bundle": Method("a bundle", _class(_carried)),
 }  # fmt: skip
 
 
@@ -326,7 +324,7 @@ def method_named(name: str) -> Method:
         made = METHODS[second].arms(bench)
         return {label: replace(arm, prompt=partial(asked, label)) for label, arm in made.items()}
 
-    return Method(f"Instruction + {METHODS[second].title}", METHODS[second].needs, arms, None, "neutral")
+    return Method(METHODS[second].needs, arms, None, "neutral")
 
 
 def complete() -> list[str]:

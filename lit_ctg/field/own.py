@@ -26,6 +26,7 @@ from lit_ctg.field.export import places
 from lit_ctg.field.judge import BagJudge, EncoderJudge, Judge, balanced, prove, snippets
 from lit_ctg.field.measure import REPETITION, repetition
 from lit_ctg.field.methods import METHODS
+from lit_ctg.field.report import title_of
 from lit_ctg.field.task import Example, Task, class_name, unspaced
 from lit_ctg.files import writing
 from lit_ctg.network.pretrained import Loading, cached
@@ -183,7 +184,7 @@ def _make_one(bench: Bench, folder: Path, tried: Sequence[str], console: Console
         console.print(doubt)
     best = None
     for number, name in enumerate(tried, 1):
-        console.print(f"{number} of {len(tried)}: {METHODS[name].title}")
+        console.print(f"{number} of {len(tried)}: {title_of(name)}")
         with quiet():
             arms = METHODS[name].arms(bench)
             at = {label: bench.strengths(arm, BUDGETS) for label, arm in arms.items()}
@@ -209,7 +210,7 @@ def _make_one(bench: Bench, folder: Path, tried: Sequence[str], console: Console
     _show(bench, best, on, off, console)
     low = score["change"][1]
     console.print(
-        f"{METHODS[best.name].title}: texts of the label that was asked for {score['off']:.2f} without, "
+        f"{title_of(best.name)}: texts of the label that was asked for {score['off']:.2f} without, "
         f"{score['on']:.2f} with it: {score['change'][0]:+.2f} [{low:+.2f}, {score['change'][2]:+.2f}] on "
         f"{score['prompts']} held-out openings, in {(time.monotonic() - began) / 60:.0f} minutes"
     )

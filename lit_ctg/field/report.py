@@ -26,12 +26,21 @@ from lit_ctg.results.render import escape_markdown
 from lit_ctg.statistics import Interval, holm
 from lit_ctg.terminal import Console
 
-PAPER, TABLES, CHART = "field", "tables.md", "methods.svg"
+PAPER, TABLES, CHART = "field", "tables.md", "headline.svg"
 # of the confirmatory family, and of every method without the class
 INSTRUCTION, REFERENCES = "instruction", ("bare", "neutral")
 RESAMPLES, FLIPS = 2000, 10_000
 BEST = 6
 LONGEST = 160  # letters of a sample
+DEAR = 0.1  # nats a byte further from human texts, from which on the chart says so
+TITLES = {
+    **{"bare": "Model alone", "neutral": "Instruction without the class", "instruction": "Instruction"},
+    **{"examples": "Examples in the prompt", "best_of": "Best of 4 texts", "log_odds": "Log-odds word bias"},
+    **{"lexicon": "Word list", "memory": "Memory of n-grams", "graphmax": "Graphmax", "idea_gate": "Idea gate"},
+    **{"fudge": "FUDGE", "vector": "Activation vector", "gradient": "Gradient of a probe", "lora": "LoRA"},
+    **{"dexperts": "DExperts", "gedi": "GeDi", "soft_prompt": "Code in the prompt"},
+    **{"neuron_codes": "Codes at every neuron", "bundle": "A saved control"},
+}
 _READ: dict[str, Any] = {
     **dict.fromkeys(("task", "data", "judges", "train", "decode"), Mapping),
     **dict.fromkeys(("decode.prompts", "decode.samples", "decode.words"), Count),
@@ -54,6 +63,11 @@ def task_of(record: RunRecord) -> str:
 def method_of(record: RunRecord) -> str:
     """Return the method of a record named ``<task>-<method>``."""
     return record.name.partition("-")[2]
+
+
+def title_of(method: str) -> str:
+    """Return what people call a method or ``instruction+<method>``."""
+    return " + ".join(TITLES.get(part, part) for part in method.split("+"))
 
 
 def number(record: RunRecord, name: str) -> float:
@@ -334,21 +348,20 @@ def samples(found: Mapping[str, Sweep]) -> list[str]:
 
 
 def chart(tasks: Mapping[str, Mapping[str, Sweep]]) -> Sheet:
-    """Return the bars of success, mean over the tasks that have a method."""
-    values: dict[str, list[tuple[float, Interval]]] = {}
-    for found in tasks.values():
-        for method, own in found.items():
-            values.setdefault(method, []).append((own.success_PC.mean(), interval(own.success_PC.mean(1))))
-    groups = []
-    for method, each in sorted(values.items(), key=lambda item: -statistics.fmean(value for value, _ in item[1])):
-        mean = statistics.fmean(value for value, _ in each)
-        # tasks are independent: half widths add by their squares
-        half = float(np.sqrt(sum(((high - low) / 2) ** 2 for _, (low, high) in each))) / len(each)
-        kind = "neutral" if method in REFERENCES else "series0"
-        groups.append(BarGroup(method.replace("_", " "), [Bar(kind, mean, (mean - half, mean + half))], digits=2))
-    title = f"Which control should I use? {', '.join(tasks)}"
-    measure = "share of texts of the class that was asked for, longer is better"
-    return Sheet([bar_chart(title, groups, measure=measure, low=0.0, high=1.0)], (), "field")
+    """Return the bars of success of each task, those of the models without the class in grey."""
+    charts = []
+    for task, found in tasks.items():
+        groups = []
+        for method in ordered(found):
+            own, other = found[method], reference_of(method, found)
+            dear = cost(own, other) if other else 0.0
+            label = title_of(method) + (f" (fluency {-dear:+.2f})" if dear >= DEAR else "")
+            kind = "neutral" if method in REFERENCES else "series1" if method == INSTRUCTION else "series0"
+            success = Bar(kind, own.success_PC.mean(), interval(own.success_PC.mean(1)))
+            groups.append(BarGroup(label, [success], digits=2))
+        measure = "share of texts as asked; longer is better"
+        charts.append(bar_chart(f"Task: {task}", groups, measure=measure, low=0.0, high=1.0, beside=True))
+    return Sheet(charts, (), f"The level field: share of texts of the class asked for. {', '.join(tasks)}")
 
 
 def _with(value: float, ends: Sequence[float] | None, sign: str = "") -> str:

@@ -61,7 +61,7 @@ _ONE_A_LINE = ("config", "metrics", "history", "samples")
 # a record in a run directory, or a committed one named after its regime, size and seed
 _RECORD_NAME = re.compile(r"run\.json|(?P<regime>[a-z_]+)-(?P<size>[a-z]+)-seed(?P<seed>\d+)\.json")
 
-_ARCHIVE_NAME = re.compile(rf".+_({'|'.join(REGIMES)})_({'|'.join(SIZES)})\.tar\.xz", re.DOTALL)
+_ARCHIVE_NAME = re.compile(rf".+_({'|'.join(REGIMES)})_(?P<size>{'|'.join(SIZES)})\.tar\.xz", re.DOTALL)
 
 # keys of the configuration (dotted, from the root) that do not change what a training run computes
 HASH_IGNORED = (
@@ -225,24 +225,25 @@ def load_record(path: Path) -> RunRecord:
     return _parse(text, path, texts)
 
 
-def _parse(text: str, path: Path, texts: str) -> RunRecord:
+def _parse(text: str, path: Path, texts: str, brief: bool = False) -> RunRecord:
     """Return the record written in ``text``.
 
     Args:
         texts: the samples that lie beside it.
+        brief: leave out metrics, histories and samples.
     """
     where = str(path)
     with reading(path, "a run record", _REMEDY):
         data = json.loads(text, parse_constant=_refuse_constant)
     if isinstance(data, dict):
-        data = _LATER | data
+        data = _LATER | data | ({"metrics": {}, "history": {}, "samples": []} if brief else {})
     validate(data, where)
     record = RunRecord(
         **{key: data[key] for key in FIELDS if key not in ("metrics", "history")},
         metrics={name: read_metric(entry, f"metrics.{name}", where) for name, entry in data["metrics"].items()},
         history={name: read_points(points, name, where) for name, points in data["history"].items()},
         corpus=data.get("corpus", {}),
-        samples=data.get("samples") or _parse_samples(texts, _samples_path(path)),
+        samples=[] if brief else data.get("samples") or _parse_samples(texts, _samples_path(path)),
         source=path,
     )
     check_plain(record)
@@ -276,11 +277,21 @@ def check_no_input(out: Path | str) -> None:
         raise UserError(f"out={out} is a run's record or a paper's manifest, not written over: choose another file")
 
 
-def load_records(paths: Iterable[Path | str], known: dict[Path, RunRecord] | None = None) -> list[RunRecord]:
+def load_records(
+    paths: Iterable[Path | str],
+    known: dict[Path, RunRecord] | None = None,
+    *,
+    size: str | None = None,
+    brief: bool = False,
+) -> list[RunRecord]:
     """Read all records in files, archives and folders (searched to any depth; a missing folder has none).
 
     A record in an archive has its place there: ``main_corrected_paper.tar.xz/main/corrected-paper-seed1.json``. Records
     in ``known`` are not read again; newly read ones are added to it.
+
+    Args:
+        size: only runs of this size; archives of others are not read.
+        brief: leave out metrics, histories and texts of packed runs; most of the time goes into them.
     """
     known = {} if known is None else known
     files: list[Path] = []
@@ -291,7 +302,7 @@ def load_records(paths: Iterable[Path | str], known: dict[Path, RunRecord] | Non
             named.add(path.resolve())
         else:
             found = (file for kind in ("*.json", "*.tar.xz") for file in path.rglob(kind))
-            files += sorted(file for file in found if _is_record(file.relative_to(path)) or _is_archive(file))
+            files += sorted(file for file in found if _is_record(file.relative_to(path)) or _is_archive(file, size))
     packed: dict[Path, list[Path]] = {}
     for place in known:
         packed.setdefault(place.parent.parent, []).append(place)
@@ -299,7 +310,7 @@ def load_records(paths: Iterable[Path | str], known: dict[Path, RunRecord] | Non
     for file in dict.fromkeys(file.resolve() for file in files):
         if _is_archive(file):
             if file not in packed:
-                read = _read_archive(file)
+                read = _read_archive(file, brief)
                 known |= read
                 packed[file] = list(read)
             wanted += packed[file]
@@ -311,7 +322,7 @@ def load_records(paths: Iterable[Path | str], known: dict[Path, RunRecord] | Non
             # a run that starts meanwhile puts the record of its folder aside
             if file in named or file.exists():
                 raise
-    return [known[place] for place in wanted]
+    return [known[place] for place in wanted if size in (None, known[place].size)]
 
 
 def _is_named(path: Path) -> bool:
@@ -319,11 +330,12 @@ def _is_named(path: Path) -> bool:
     return path.suffix == ".json" or _is_archive(path)
 
 
-def _is_archive(path: Path) -> bool:
-    return _ARCHIVE_NAME.fullmatch(path.name) is not None
+def _is_archive(path: Path, size: str | None = None) -> bool:
+    named = _ARCHIVE_NAME.fullmatch(path.name)
+    return named is not None and size in (None, named["size"])
 
 
-def _read_archive(archive: Path) -> dict[Path, RunRecord]:
+def _read_archive(archive: Path, brief: bool = False) -> dict[Path, RunRecord]:
     """Return the records in an archive, by their places.
 
     Raises:
@@ -333,7 +345,7 @@ def _read_archive(archive: Path) -> dict[Path, RunRecord]:
     with reading(archive, _ARCHIVE, "delete it"):
         texts = {place: content.decode() for place, content in files.items()}
     places = sorted(place for place in texts if place.suffix == ".json" and _is_record(place.relative_to(archive)))
-    return {place: _parse(texts[place], place, texts.get(_samples_path(place), "")) for place in places}
+    return {place: _parse(texts[place], place, texts.get(_samples_path(place), ""), brief) for place in places}
 
 
 def unpacked(archive: Path) -> dict[str, bytes]:

@@ -14,13 +14,10 @@ The entry ``runs`` of ``experiments/<paper>/paper.yaml`` lists the runs of each 
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import dataclasses
 import functools
-import hashlib
 import itertools
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,9 +30,9 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from lit_ctg import __version__
+from lit_ctg.config import compose, composed, prepare_overrides, variants
 from lit_ctg.errors import UserError, refuse
-from lit_ctg.files import cache_root, config_folder, write_atomic
+from lit_ctg.files import config_folder, read_yaml
 from lit_ctg.limits import check_mapping
 from lit_ctg.results.gather import OUTPUTS
 from lit_ctg.results.record import RECORDS, REGIMES, RunRecord, check_sources, load_records
@@ -95,14 +92,8 @@ def load_groups(root: Path, paper: str, size: str, local: str = "local") -> list
     path, sizes = root / paper / MANIFEST, load_manifest(root, paper).runs
     if size not in sizes:
         raise UserError(f"{path} lists no runs of size={size}: there are {', '.join(sizes) or 'none'}")
-    file, known = _known()
-    before = len(known)
     with words_from_file():
-        groups = [group for entry in sizes[size] for group in _groups(entry, paper, size, local, path)]
-    if len(known) > before:
-        with contextlib.suppress(UserError):  # a cache: nothing depends on it
-            write_atomic(file, json.dumps(known))
-    return groups
+        return [group for entry in sizes[size] for group in _groups(entry, paper, size, local, path)]
 
 
 def _groups(entry: Any, paper: str, size: str, local: str, path: Path) -> Iterator[Group]:
@@ -121,8 +112,8 @@ def _groups(entry: Any, paper: str, size: str, local: str, path: Path) -> Iterat
             named = [value for value in values if isinstance(value, Path)]
             folders = tuple(dict.fromkeys([*([] if folder is None else [folder]), *named]))
             chosen = [f"experiment={paper}/{experiment}", f"size={size}"]
-            name, corpus = _named((*chosen, *own))
-            corpus, words = (("local", folder.name) if folder else corpus), [*chosen, *data, *own]
+            name, corpus = _named(f"{paper}/{experiment}", f"size={size}", own, folder)
+            words = [*chosen, *data, *own]
             for regime in _list(entry.get("regime", REGIMES)):
                 seeds = tuple(_list(entry.get("seed", [0])))
                 asked = (*words, f"regime={regime}")
@@ -178,51 +169,69 @@ def _placed(value: Any, local: str, path: Path) -> Any:
     return Path(local) / below
 
 
-def _named(words: tuple[str, ...]) -> tuple[str, tuple[str, str]]:
-    """Return the name and the corpus in a configuration; what was composed once is known until ``conf/`` changes."""
-    known = _known()[1]
-    if (key := " ".join(words)) not in known:
-        name, corpus = _composed_name(words)
-        known[key] = [name, *corpus]
-    name, source, folder = known[key]
-    return name, (source, folder)
+def _named(experiment: str, size: str, words: Sequence[str], folder: Path | None) -> tuple[str, tuple[str, str]]:
+    """Return the name and the corpus of a configuration.
+
+    Composing takes a quarter of a second, and a paper has dozens: it is left out where the files state the name, and
+    the corpus is a folder or that of the experiment which the others vary.
+
+    Args:
+        size: ``size=...``.
+        words: further overrides.
+        folder: of real data.
+    """
+    try:
+        parsed = OverridesParser.create().parse_overrides([*words])
+        own = _relevant((each.key_or_group, each.value()) for each in parsed)
+        base, varied = _varied(experiment)
+        changes = [*varied, *own]
+        name = dict([*_stated(base), *changes]).get("name")
+        corpus = ("local", folder.name) if folder else None
+        if not corpus and not any(_group(key) == "data" for key, _ in changes):
+            corpus = corpus_of(_composed(base, size))
+        if corpus and name and "${" not in str(name):
+            return str(name), corpus
+        if any(_chooses(key) for key, _ in varied):
+            base, changes = experiment, own
+        chosen = [f"{key}={_word(value)}" for key, value in changes if _chooses(key)]
+        cfg = _cell(tuple(key for key, _ in changes), experiment, base, size, *chosen)
+        for key, value in changes:
+            if not _chooses(key):
+                OmegaConf.update(cfg, key, value)
+        return str(cfg.name), corpus or corpus_of(cfg)
+    except (HydraException, OmegaConfBaseException, ValueError):
+        cfg = compose([f"experiment={experiment}", size, *words])  # reports what is wrong with it in one line
+        return str(cfg.name), ("local", folder.name) if folder else corpus_of(cfg)
+
+
+def _group(key: str) -> str:
+    return re.split(r"[./@]", key)[0]
+
+
+def _relevant(settings: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """Return the settings that may have a part in a run's name or corpus."""
+    return [(key, value) for key, value in settings if _group(key) not in _APART]
+
+
+def _varied(experiment: str) -> tuple[str, list[tuple[str, Any]]]:
+    """Return the file in ``conf/experiment`` that an experiment varies, and the settings that it changes, in order."""
+    if (variant := variants().get(experiment)) is None:
+        return experiment, []
+    paper, _, name = experiment.partition("/")
+    base, settings = _varied(f"{paper}/{variant['of']}")
+    return base, [*settings, ("name", name), *_relevant(variant.get("set", {}).items())]
 
 
 @functools.cache
-def _known() -> tuple[Path, dict[str, list[str]]]:
-    """Return the file that keeps the names and corpora of composed configurations, by their words, and what it holds.
-
-    Composing takes a quarter of a second, and a paper has dozens.
-    """
-    files = sorted(config_folder().rglob("*.yaml"))
-    content = b"".join(str(path.relative_to(config_folder())).encode() + path.read_bytes() for path in files)
-    path = cache_root(None) / "composed" / f"{hashlib.sha256(content + __version__.encode()).hexdigest()[:16]}.json"
-    held: dict[str, list[str]] = {}
-    with contextlib.suppress(OSError, ValueError, AttributeError):  # nothing there yet, or damaged: compose again
-        for words, parts in json.loads(path.read_text(encoding="utf-8")).items():
-            if isinstance(parts, list) and len(parts) == 3 and all(isinstance(part, str) for part in parts):
-                held[words] = parts
-    return path, held
+def _stated(experiment: str) -> list[tuple[str, Any]]:
+    """Return the name that the file of an experiment states."""
+    path = config_folder() / "experiment" / f"{experiment}.yaml"
+    return [("name", read_yaml(path, aliases=True).get("name"))] if path.is_file() else []
 
 
-def _composed_name(words: tuple[str, ...]) -> tuple[str, tuple[str, str]]:
-    """Return the name and the corpus of a composition; the cells of a grid share what is composed for all of them."""
-    from lit_ctg.config import compose
-
-    keys = [word.partition("=")[0] for word in words]
-    chosen = [key == "size" or (config_folder() / key).is_dir() for key in keys]
-    groups = tuple(word for word, of_all in zip(words, chosen, strict=True) if of_all)
-    rest = zip(words, keys, chosen, strict=True)
-    values = [word for word, key, of_all in rest if not of_all and key.partition(".")[0] not in _APART]
-    cfg = copy.deepcopy(_composed(groups)) if values else _composed(groups)
-    try:
-        for override in OverridesParser.create().parse_overrides(values):
-            OmegaConf.update(cfg, override.key_or_group, override.value())
-        return str(cfg.name), corpus_of(cfg)
-    except (HydraException, OmegaConfBaseException):
-        # composing reports what is wrong with it in one line
-        cfg = compose(words)
-        return str(cfg.name), corpus_of(cfg)
+def _chooses(key: str) -> bool:
+    """Return whether a setting chooses an option of a group."""
+    return (config_folder() / key.partition("@")[0]).is_dir()
 
 
 def corpus_of(config: Mapping[str, Any]) -> tuple[str, str]:
@@ -234,31 +243,18 @@ def corpus_of(config: Mapping[str, Any]) -> tuple[str, str]:
 
 
 @functools.cache
-def _composed(words: tuple[str, ...]) -> DictConfig:
-    """Return a composition without what has no part in a run's name or corpus.
+def _cell(keys: tuple[str, ...], experiment: str, *base: str) -> DictConfig:
+    """Return the configuration of the cells of a grid, each of which sets all of ``keys`` anew: copies take long."""
+    return copy.deepcopy(_composed(*base))
 
-    A variant is what it varies, with its settings: Hydra, which takes a quarter of a second, composes no variant that
-    chooses no other part.
-    """
-    from lit_ctg.config import compose, composed, prepare_overrides, variants
 
-    (experiment,) = (word.partition("=")[2] for word in words if word.startswith("experiment="))
-    variant = variants().get(experiment, {})
-    changes = {"name": experiment.partition("/")[2], **variant.get("set", {})}
-    changes = {key: value for key, value in changes.items() if key.partition(".")[0] not in _APART}
-    plain = variant and not any((config_folder() / key.partition("@")[0]).is_dir() for key in changes)
-    try:
-        if plain:
-            of = f"experiment={experiment.partition('/')[0]}/{variant['of']}"
-            cfg = copy.deepcopy(_composed(tuple(of if word.startswith("experiment=") else word for word in words)))
-            for key, value in changes.items():
-                OmegaConf.update(cfg, key, value)
-            return cfg
-        cfg = composed(prepare_overrides(without_trust(words)))
-        with open_dict(cfg):
-            return OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key not in _APART])
-    except (HydraException, OmegaConfBaseException, ValueError):
-        return compose(words)  # says what is wrong in one line
+@functools.cache
+def _composed(experiment: str, *words: str) -> DictConfig:
+    """Return a composition without what has no part in a run's name or corpus."""
+    without = ("callback=[]", "metric=[]")
+    cfg = composed(prepare_overrides(without_trust([f"experiment={experiment}", *words, *without])))
+    with open_dict(cfg):
+        return OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key not in _APART])
 
 
 def _list(value: Any) -> list[Any]:
@@ -375,7 +371,7 @@ def planned(
     left_out = [] if left_out is None else left_out
     every = paper == "all"
     root, chosen = _chosen(paper)
-    records = load_records(folders)
+    records = load_records(folders, size=size, brief=True)
     groups: list[Group] = []
     for name in chosen:
         try:
@@ -420,6 +416,9 @@ def main(
         console.print(line, markup=False)
     if dry_run:
         return 0
+    with words_from_file():  # a fault is reported before the first run, not after the ones before it
+        for group in groups:
+            compose(group.words)
     code = run(groups, output_root, console)
     _show(paper, size, Path(output_root), folders, console)
     return code

@@ -11,7 +11,9 @@ import pytest
 from rich.console import Console
 
 from lit_ctg.errors import UserError
+from lit_ctg.field import methods
 from lit_ctg.field.report import (
+    TITLES,
     chart,
     cost,
     family,
@@ -23,8 +25,10 @@ from lit_ctg.field.report import (
     report,
     sweeps,
     task_page,
+    title_of,
 )
 from lit_ctg.results.record import RunRecord, write_record
+from lit_ctg.results.spec import experiments_root
 
 # method -> (of eight texts of each class so many succeed, nats a byte); human texts have 0.6
 METHODS = {"bare": (4, 0.5), "neutral": (4, 0.7), "instruction": (6, 0.8), "lora": (8, 0.3), "memory": (2, 0.5)}
@@ -122,13 +126,25 @@ def test_a_report_is_printed_or_written_with_its_chart(records: list[RunRecord],
     assert report([str(tmp_path / "runs")], console=Console(file=out, width=10_000)) == 0
     assert "## pets" in out.getvalue() and "## toys" in out.getvalue() and "on seeds 1" in out.getvalue()
     assert report([str(tmp_path / "runs")], str(tmp_path / "page"), console=Console(file=StringIO())) == 0
-    assert (tmp_path / "page" / "tables.md").is_file() and "lora" in (tmp_path / "page/figures/methods.svg").read_text()
+    assert (tmp_path / "page" / "tables.md").is_file() and (tmp_path / "page/figures/headline.svg").is_file()
     with pytest.raises(UserError, match="no record of the field of size=paper"):
         report([str(tmp_path / "runs")], size="paper")
     with pytest.raises(UserError, match="no records at"):
         report([str(tmp_path / "nowhere")])
 
 
-def test_the_chart_is_a_mean_over_tasks() -> None:
+def test_the_chart_has_the_bars_of_each_task() -> None:
     tasks = {task: sweeps([record("lora", task=task), record("bare", task=task)]) for task in ("pets", "toys")}
-    assert chart(tasks) is not None
+    drawn = chart(tasks).render().decode()
+    assert len(chart(tasks).charts) == 2 and drawn.count(">LoRA") == drawn.count(">Model alone") == 2
+
+
+def test_every_method_has_a_title() -> None:
+    assert [*TITLES] == [*methods.METHODS] and title_of("instruction+lora") == "Instruction + LoRA"
+
+
+def test_the_committed_page_and_chart_are_those_of_the_records(tmp_path: Path) -> None:
+    folder = experiments_root() / "field"
+    report([str(folder / "records")], str(tmp_path), console=Console(file=StringIO()))
+    for path in ("tables.md", "figures/headline.svg"):
+        assert (tmp_path / path).read_bytes() == (folder / path).read_bytes(), "make tables brings it up to date"

@@ -442,6 +442,15 @@ def test_an_archive_that_is_known_is_not_read_again(make_record, tmp_path: Path)
     assert load_records([tmp_path], known) == found and set(known) == {found[0].source}
 
 
+def test_a_plan_reads_runs_of_one_size_without_what_they_measured(make_record, tmp_path: Path) -> None:
+    full = [make_record("main", "corrected", 7), make_record("main", "corrected", 7, size="small")]
+    archive = collect(full, tmp_path)[0].parent.parent
+    archive.write_bytes(b"")  # of the other size: not read
+    (brief,) = load_records([tmp_path], size="small", brief=True)
+    (whole,) = load_records([tmp_path], size="small")
+    assert whole.metrics and brief == dataclasses.replace(whole, metrics={}, history={}, samples=[])
+
+
 def test_a_damaged_list_of_digests_ends_in_one_line(tmp_path: Path) -> None:
     (tmp_path / DIGESTS).write_text("main/corrected-paper-seed7 0123\n", encoding="utf-8")
     with pytest.raises(UserError, match=DIGESTS):

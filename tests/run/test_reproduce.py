@@ -137,34 +137,50 @@ def test_graphmax_reads_three_corpora_and_names_those_that_are_not_there(tmp_pat
     assert line.endswith(f"; needs {tmp_path / 'control_code'}")
 
 
-def test_a_variant_has_the_name_that_hydra_would_compose_and_is_not_composed(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[object] = []
-    real = config.composed
-    monkeypatch.setattr(config, "composed", lambda words: calls.append(words) or real(words))
-    reproduce._composed.cache_clear()
-    words = [(f"experiment=control_code/{name}", "size=small") for name in ("attention", "converged_published_start")]
-    found = [reproduce._composed_name((*each, "backbone.layers=3")) for each in words]
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list:
+    """The words of what Hydra composes."""
+    made: list = []
+    real = reproduce.composed
+    monkeypatch.setattr(reproduce, "composed", lambda words: made.append(words) or real(words))
+    for kept in (reproduce._composed, reproduce._cell):
+        kept.cache_clear()
+    return made
+
+
+def test_a_variant_has_the_name_that_hydra_would_compose_and_is_not_composed(calls: list) -> None:
+    names = [f"control_code/{name}" for name in ("attention", "converged_published_start")]
+    found = [reproduce._named(name, "size=small", ["backbone.layers=3"], None) for name in names]
     assert len(calls) == 1, "control_code/transformer, which both vary"
-    cfgs = [config.compose([*each, "backbone.layers=3"]) for each in words]
+    cfgs = [config.compose([f"experiment={name}", "size=small", "backbone.layers=3"]) for name in names]
     assert found == [(cfg.name, corpus_of(cfg)) for cfg in cfgs] and "_l3_" in found[1][0]
 
 
-def test_what_was_composed_is_known_until_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LIT_CTG_CACHE", str(tmp_path))
-    (folder := tmp_path / "experiments" / "nslm").mkdir(parents=True)
-    (folder / MANIFEST).write_text("title: t\nruns: {small: [{experiment: numbers, regime: corrected}]}\n")
-    read = functools.partial(load_groups, folder.parent, "nslm", "small")
-    composed: list[object] = []
-    monkeypatch.setattr(reproduce, "_composed_name", lambda words: composed.append(words) or ("n", ("local", "x")))
-    for damage in ("", "{", "[]", '{"a": 1}'):
-        reproduce._known.cache_clear()
-        first = read()
-        reproduce._known.cache_clear()
-        assert read() == first and first[0].corpus == ("local", "x")
-        (file,) = (tmp_path / "composed").iterdir()
-        file.write_text(damage)
-    reproduce._known.cache_clear()
-    assert len(composed) == 4, "each time that the file was damaged, and no other"
+def test_what_files_state_is_not_composed(calls: list) -> None:
+    assert len(load_groups(ROOT, "graphmax", "small")) > 10 and calls == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("paper", WITH_RUNS)
+def test_names_and_corpora_are_those_that_hydra_composes(paper: str, calls: list) -> None:
+    """Of one group for each set of settings; a plan of a paper composes a few experiments only."""
+    groups = load_groups(ROOT, paper, "small")
+    assert len(calls) <= 6
+    settings = {}
+    for group in groups:
+        base, varied = reproduce._varied(group.words[0].partition("=")[2])
+        settings[base, frozenset(key for key, _ in varied), len(group.words)] = group
+    for group in settings.values():
+        cfg = config.compose(group.words)
+        assert (str(cfg.name), corpus_of(cfg)) == (group.name, group.corpus), group.words
+
+
+def test_a_fault_of_a_manifest_is_reported_before_the_first_run(tmp_path: Path, monkeypatch) -> None:
+    write(tmp_path, "smoke: [{experiment: main}, {experiment: baseline, set: {model.gatedd: true}}]")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="gatedd"):
+        reproduce.main("semantic_fusion", "smoke", records=[str(tmp_path)])
+    assert not (tmp_path / "outputs").exists()
 
 
 @pytest.mark.parametrize(

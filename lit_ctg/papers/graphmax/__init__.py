@@ -1,9 +1,6 @@
 """Graphmax: softmax pulled towards a scene graph, exact and certified (Liu and Yin, "Graphmax for Text Generation")."""
 
-from lit_ctg.papers.graphmax.equation import GraphmaxResult, NotConverged, certify, graphmax
-from lit_ctg.papers.graphmax.graph import CooccurrenceGraph
-from lit_ctg.papers.graphmax.published import AlgorithmOne
-from lit_ctg.papers.graphmax.variant import VariantRule, softmax, sparsemax, variants
+from lit_ctg import when_used
 
 __all__ = [
     "AlgorithmOne",
@@ -17,3 +14,13 @@ __all__ = [
     "sparsemax",
     "variants",
 ]
+
+__getattr__ = when_used(
+    __name__,
+    {
+        "equation": ["GraphmaxResult", "NotConverged", "certify", "graphmax"],
+        "graph": ["CooccurrenceGraph"],
+        "published": ["AlgorithmOne"],
+        "variant": ["VariantRule", "softmax", "sparsemax", "variants"],
+    },
+)

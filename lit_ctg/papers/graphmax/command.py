@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from lit_ctg.command import Command, option
 from lit_ctg.config import compose
-from lit_ctg.data.corpus import CorpusDataModule
 from lit_ctg.errors import UserError
 from lit_ctg.limits import Choice, Count, check_value
-from lit_ctg.papers.graphmax.graph import NORMALIZATIONS, CooccurrenceGraph, SceneGraph
-from lit_ctg.run.build import build_datamodule, instantiate
 from lit_ctg.terminal import Console
+
+if TYPE_CHECKING:  # they import torch, and help is to be there at once
+    from lit_ctg.data.corpus import CorpusDataModule
+    from lit_ctg.papers.graphmax.graph import CooccurrenceGraph
 
 
 class Graph(Command):
@@ -28,7 +29,7 @@ class Graph(Command):
     out: str = option("the file to write")
     split: str | None = option("split that is counted (default: train)", None)
     order: Count = option("the powers of the bigram matrix that are added up", 1)
-    normalization: Annotated[str, Choice(NORMALIZATIONS)] = option("how counts become weights", "row")
+    normalization: Literal["row", "spectral"] = option("how counts become weights", "row")
     transposed: bool = option("true: predecessors instead of successors", False)
     minimum_count: Count = option("leave rarer bigrams out", 1)
     row_edges: Count = option("edges that a row keeps at most where order is above 1", 256)
@@ -42,6 +43,10 @@ class Graph(Command):
         Raises:
             UserError: a corpus without text, a split that it lacks, or what the corpus raises.
         """
+        from lit_ctg.data.corpus import CorpusDataModule
+        from lit_ctg.papers.graphmax.graph import SceneGraph
+        from lit_ctg.run.build import build_datamodule, instantiate
+
         cfg = compose(self.overrides, experiment=False)
         datamodule = build_datamodule(cfg)
         if not isinstance(datamodule, CorpusDataModule):

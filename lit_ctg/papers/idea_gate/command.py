@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from lit_ctg.command import Command, option
 from lit_ctg.errors import UserError
-from lit_ctg.network.portable import Portable
-from lit_ctg.run import export_model
+
+if TYPE_CHECKING:  # it imports torch, and help is to be there at once
+    from lit_ctg.network.portable import Portable
 
 
 def only_plain(made: Portable) -> None:
@@ -29,6 +32,8 @@ class ExportBase(Command):
     out: str | None = option("the folder to write (default: export in the run's folder)", None)
 
     def execute(self) -> None:
+        from lit_ctg.run import export_model
+
         export_model.main(self.ckpt_path, self.out, accept=only_plain)
 
 

@@ -7,7 +7,6 @@ from typing import Annotated, cast
 from annotated_types import Ge
 
 from lit_ctg.command import Command, option
-from lit_ctg.data.huggingface_tokenizer import HuggingFaceTokenizer
 from lit_ctg.terminal import Console
 
 
@@ -29,6 +28,7 @@ class Classes(Command):
     tokens: Annotated[int, Ge(2)] = option("read at most this many tokens of the validation and the test split", 20000)
 
     def execute(self) -> None:
+        from lit_ctg.data.huggingface_tokenizer import HuggingFaceTokenizer
         from lit_ctg.network.huggingface import load_model
         from lit_ctg.papers.nslm.classes import read_classes
         from lit_ctg.papers.nslm.from_text import micro_models
