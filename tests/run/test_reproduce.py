@@ -165,7 +165,7 @@ def test_what_files_state_is_not_composed(calls: list) -> None:
 def test_names_and_corpora_are_those_that_hydra_composes(paper: str, calls: list) -> None:
     """Of one group for each set of settings; a plan of a paper composes a few experiments only."""
     groups = load_groups(ROOT, paper, "small")
-    assert len(calls) <= 6
+    assert len(calls) <= 8
     settings = {}
     for group in groups:
         base, varied = reproduce._varied(group.words[0].partition("=")[2])
