@@ -15,7 +15,7 @@ another machine to go on there; ``lit-ctg lab collect output_root=outputs/gpu_ho
     graphmax, small         in_domain_controls, on the same base                                       1 to 2
     graphmax, small         Algorithm 1 at lambda 0.1 and 10 on SmolLM2                                2.6
     idea_gate, small        pretrained_frozen and pretrained_frozen_short, a seed of one               0.4
-    nslm, small             pretrained_younger; pretrained and pretrained_places with their classes    0.2 each
+    nslm, small             pretrained and pretrained_places with perplexities within a class          0.6 each
     nslm, small             numbers as published with the printed pairs, three seeds                   0.6
     nslm, paper             medium LSTM for 20 epochs, a corpus                                        7
     control_code, small     GRUs of Figure 3, a run                                                    0.8
