@@ -23,7 +23,7 @@ from lit_ctg.data.folder import read_labelled
 from lit_ctg.errors import check_known, refuse
 from lit_ctg.field.bench import Arm, Bench, Parts
 from lit_ctg.field.export import places
-from lit_ctg.field.judge import BagJudge, EncoderJudge, Judge, balanced, prove, snippets
+from lit_ctg.field.judge import BagJudge, EncoderJudge, Judge, balanced, prove, snippets, text_cost
 from lit_ctg.field.measure import REPETITION, repetition
 from lit_ctg.field.methods import METHODS
 from lit_ctg.field.report import title_of
@@ -53,6 +53,8 @@ ENCODER = "minilm"
 FOLDS, MARGIN = 5, 0.05
 # texts that are shown of each label
 SHOWN = 2
+# nats a token more than the model's own texts cost it, above which texts fall apart into pieces of words
+STRANGE = 1.0
 # of the way from guessing to always right: a judge below it makes the score of a control worthless
 LEAST = 0.4
 
@@ -76,13 +78,15 @@ class Tried:
     """A method at a strength for each class, and its texts' score.
 
     Attributes:
-        success: share of texts of the class that was asked for; 0 where texts repeat themselves.
+        success: share of texts of the class that was asked for; 0 where texts repeat themselves or fall apart.
+        cost: nats a token that the texts cost the model without the control, more than its own.
     """
 
     name: str
     arms: Mapping[str, Arm]
     strengths: Mapping[str, float]
     success: float
+    cost: float
 
 
 def make(
@@ -121,6 +125,7 @@ def make(
     refuse({
         f"out={out} is a file: give a folder": folder.exists() and not folder.is_dir(),
         f"out={out} holds {held and held.name}: give another folder, or delete it": held is not None,
+        f"data={data}: no such file or folder": not Path(data).expanduser().exists(),
     })  # fmt: skip
     found = read_labelled(data, text, label)
     for line in found.report():
@@ -182,7 +187,7 @@ def _make_one(bench: Bench, folder: Path, tried: Sequence[str], console: Console
     ) * (proof.balanced < least)
     if doubt:
         console.print(doubt)
-    best = None
+    best, usual = None, _nats(bench, "choice", [bench.write(Arm(), 1.0, "choice")[0]])
     for number, name in enumerate(tried, 1):
         console.print(f"{number} of {len(tried)}: {title_of(name)}")
         with quiet():
@@ -193,10 +198,11 @@ def _make_one(bench: Bench, folder: Path, tried: Sequence[str], console: Console
                 rows = _written(bench, arms, strengths, "choice", judge)
                 success = sum(hit for _, hits in rows.values() for hit in hits) / sum(len(h) for _, h in rows.values())
                 dull = sum(repetition(one) for texts, _ in rows.values() for one in texts)
-                if dull / sum(len(texts) for texts, _ in rows.values()) > REPETITION:
+                cost = _nats(bench, "choice", [texts for texts, _ in rows.values()]) - usual
+                if dull / sum(len(texts) for texts, _ in rows.values()) > REPETITION or not cost <= STRANGE:
                     success = 0.0
-                if best is None or success > best.success:
-                    best = Tried(name, arms, strengths, success)
+                if best is None or (success, -cost) > (best.success, -best.cost):
+                    best = Tried(name, arms, strengths, success, cost)
     assert best is not None
     with quiet():
         on = _written(bench, best.arms, best.strengths, "report", judge)
@@ -206,14 +212,18 @@ def _make_one(bench: Bench, folder: Path, tried: Sequence[str], console: Console
     score = _score(on, off)
     facts = {"name": judge.name, "right": proof.right, "of": proof.of, "balanced": proof.balanced, "trusted": not doubt}
     texts = sum(len(each) for each in bench.task.data.texts.values())
-    folders = _write(bench, best, folder, {"score": score, "judge": facts, "texts": texts}, console)
+    shown = {"prompt": bench.prompts("report")[0][0], "score": score, "cost": best.cost, "judge": facts, "texts": texts}
+    folders = _write(bench, best, folder, shown, {label: on[label][0][0] for label in on}, console)
     _show(bench, best, on, off, console)
     low = score["change"][1]
     console.print(
         f"{title_of(best.name)}: texts of the label that was asked for {score['off']:.2f} without, "
         f"{score['on']:.2f} with it: {score['change'][0]:+.2f} [{low:+.2f}, {score['change'][2]:+.2f}] on "
-        f"{score['prompts']} held-out openings, in {(time.monotonic() - began) / 60:.0f} minutes"
+        f"{score['prompts']} held-out openings, in {(time.monotonic() - began) / 60:.0f} minutes; "
+        f"its texts cost the model {best.cost:+.2f} nats a token more than its own"
     )
+    if not best.success:
+        console.print(f"every control tried writes texts that repeat themselves or fall apart: {remedy}")
     if doubt:
         console.print(doubt)
     if not low > 0:
@@ -319,6 +329,15 @@ def _written(
     return found
 
 
+@torch.no_grad()
+def _nats(bench: Bench, split: str, arms: Sequence[Sequence[str]]) -> float:
+    """Return nats a token of texts behind the prompts of a split, under the model alone; NaN of no tokens."""
+    openings = [opening for opening, _ in bench.prompts(split)]
+    found = [each for texts in arms for each in text_cost(bench.model, bench.tokenizer, openings, texts)]
+    tokens = sum(count for _, count in found)
+    return sum(nats for nats, _ in found) / tokens if tokens else math.nan
+
+
 def _score(on: Mapping[str, tuple[list[str], list[float]]], off: Mapping[str, tuple[list[str], list[float]]]) -> Any:
     """Return the share of texts as asked with and without the control, and the change by prompt with its interval."""
     both = [[hits for _, hits in arm.values()] for arm in (on, off)]
@@ -332,12 +351,19 @@ def _score(on: Mapping[str, tuple[list[str], list[float]]], off: Mapping[str, tu
     return {"on": shares[0], "off": shares[1], "change": [mean, low, high], "prompts": prompts}
 
 
-def _write(bench: Bench, best: Tried, folder: Path, facts: Mapping[str, Any], console: Console) -> list[Any]:
+def _write(
+    bench: Bench, best: Tried, folder: Path, facts: Mapping[str, Any], texts: Mapping[str, str], console: Console
+) -> list[Any]:
+    """Write the bundles; each one's record has a sample (settings, text), with which the page of `play` opens."""
     tokens = fingerprint(bench.tokenizer)
     record = {"method": best.name, "model": bench.model_name, "seed": bench.seed, **facts, **environment()}
     found = places(best.arms, folder)
     for place, control in found:
-        write_bundle(control, place, Origin(record, tokens if control.of_ids else None, versions()), console)
+        label = next(label for label, arm in best.arms.items() if any(control is each for each in arm.controls))
+        settings = best.arms[label].settings(best.strengths[label])
+        sample = [[" ".join(f"{key}={value:g}" for key, value in settings.items()), texts[label]]]
+        origin = Origin({**record, "sample": sample}, tokens if control.of_ids else None, versions())
+        write_bundle(control, place, origin, console)
     return found
 
 

@@ -209,8 +209,8 @@ class Example:
 
 
 def examples_of(controls: Sequence[Control], settings: Sequence[ControlSetting]) -> list[Example]:
-    """Return an example for each bundle with a sample (``lit-ctg control build``), its control on and the others off,
-    and one with all of them; without samples one in which the controls share their default strengths.
+    """Return an example for each bundle with a sample (``lit-ctg control build``, ``make``), its control on and the
+    others off, and one with all of them; without samples one in which the controls share their default strengths.
 
     Args:
         controls: in the order of their stages.
@@ -239,7 +239,8 @@ def _sample(control: Control, known: Mapping[str, ControlSetting]) -> Example | 
     """Return the sample that a bundle's record holds, None without one; settings of another name are left out."""
     settings, prompt, words = dict[str, float](), "", ""
     with contextlib.suppress(AttributeError, IndexError, KeyError, TypeError):  # a file may hold anything
-        made = control.origin.record["zoo"]  # type: ignore[union-attr,index] # or it has none
+        record = control.origin.record  # type: ignore[union-attr] # or it has none
+        made: Any = record.get("zoo", record)  # type: ignore[union-attr]
         prompt, words = str(made["prompt"]), str(made["sample"][-1][0])
     for word in words.split():
         key, _, value = word.partition("=")

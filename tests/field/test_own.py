@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ from lit_ctg.errors import UserError
 from lit_ctg.field import own
 from lit_ctg.field.task import Example
 from lit_ctg.network.pretrained import PLAIN
+from lit_ctg.run.play import examples_of
 from tests.tiny import make_tokenizer, save_llama
 
 SMALL = {"choice": 2, "prompts": 4, "new_tokens": 6, "words": 12, "contexts": 4}
@@ -60,9 +62,25 @@ def test_the_bundle_holds_the_score_that_was_said(
     assert low <= mean <= high
     assert f"{score['off']:.2f} without" in said
     assert "mood: " in said, "what was read"
+    named = [replace(each, name=f"{control.name}.{each.name}") for each in control.settings]
+    (example,) = examples_of([control], named)
+    assert example.prompt, "the page of play opens with what was tried"
+    on = [name for name, value in example.settings.items() if value and ".to_" in name]
+    assert len(on) == 1, "with one label"
     assert said.count(f"controls=[{folder}]") == 2, "the next command, for each label"
     assert ("no effect is shown" in said) == (low <= 0)
     assert [each.name for each in tmp_path.iterdir()] == ["mine"], "no hidden folder"
+
+
+def test_texts_that_fall_apart_do_not_count(
+    given: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made(given, tmp_path / "all", monkeypatch)
+    assert "fall apart" not in capsys.readouterr().out
+    monkeypatch.setattr(own, "STRANGE", -9.0)
+    (folder,) = made(given, tmp_path / "none", monkeypatch)
+    assert "fall apart" in capsys.readouterr().out
+    assert json.loads((folder / "run.json").read_text())["cost"] > -9
 
 
 def test_each_attribute_has_its_control_and_a_judge_that_guesses_is_not_trusted(
@@ -81,6 +99,8 @@ def test_an_occupied_folder_is_refused_before_anything_is_read(tmp_path: Path) -
     for out in (tmp_path / "mine", tmp_path / "mine" / "notes.txt"):
         with pytest.raises(UserError, match=str(out)):
             own.make("none.csv", "none", str(out), text=None, label=[], methods=[], seed=0, loading=PLAIN)
+    with pytest.raises(UserError, match="data=none"):
+        own.make("none.csv", "none", str(tmp_path / "new"), text=None, label=[], methods=[], seed=0, loading=PLAIN)
     assert [each.name for each in tmp_path.iterdir()] == ["mine"]
 
 
