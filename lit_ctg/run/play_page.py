@@ -63,9 +63,10 @@ STYLE = """
 table.effects caption { text-align: left; opacity: .85; padding: 4px 0; }
 table.effects th, table.effects td { text-align: left; padding: 2px 10px 2px 0; }
 #curve svg { max-width: 640px; height: auto; }
+.switched { flex-direction: column !important; } .switched > * { width: 100% !important; }
+#command .empty, #python .empty { min-height: 3rem !important; height: 3rem; }
 @media (max-width: 700px) {
   .play > .texts { order: -1; } button.lg { padding: 8px 2px; white-space: nowrap; font-size: .85rem; }
-  .switched { flex-direction: column !important; } .switched > * { width: 100% !important; }
 }
 """
 
