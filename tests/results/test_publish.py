@@ -262,7 +262,7 @@ def test_publishing_saves_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr(kind, "url", property(lambda made: f"at/{type(made).__name__}"))
     console = Console(file=StringIO())
     assert report(PAPER, target="wandb", entity="me", project="ours", console=console) == 0
-    assert saved == [("Workspace", "me", "ours"), ("Report", "me", "ours")]
+    assert saved == [("Workspace", "me", "ours"), ("Report", "me", "ours")] * 2, "of the runs of each size"
     assert "dashboard: at/Workspace" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
