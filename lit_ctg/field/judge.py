@@ -219,7 +219,8 @@ def text_cost(
             rows.append((start + reader.encode(prompt) + own)[-longest:])
             kept.append(len(own))
         width = max(map(len, rows))
-        ids_BT = torch.tensor([row + start[-1:] * (width - len(row)) for row in rows])
+        padded = [row + start[-1:] * (width - len(row)) for row in rows]
+        ids_BT = torch.tensor(padded, device=model.device)
         logits_BTV = model(input_ids=ids_BT).logits
         # row by row: a large vocabulary in float32 takes much memory
         for logits_TV, ids_T, row, new in zip(logits_BTV, ids_BT, rows, kept, strict=True):

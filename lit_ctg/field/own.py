@@ -223,7 +223,7 @@ def _make_one(bench: Bench, folder: Path, tried: Sequence[str], console: Console
         f"its texts cost the model {best.cost:+.2f} nats a token more than its own"
     )
     if not best.success:
-        console.print(f"every control tried writes texts that repeat themselves or fall apart: {remedy}")
+        console.print(f"no control wrote texts of the label that neither repeat themselves nor fall apart: {remedy}")
     if doubt:
         console.print(doubt)
     if not low > 0:
@@ -259,7 +259,7 @@ class _StatesJudge:
 
 
 def _judge(bench: Bench) -> Judge:
-    """Return the better judge on folds of its own texts: one reads word counts, the other states.
+    """Return the better judge by cross-validation: one reads word counts, the other states.
 
     The texts on which controls are scored have no part in the choice.
     """

@@ -521,7 +521,7 @@ def tokens_html(session: Session) -> str:
 
 
 def lowering(tokens: Sequence[TokenEffect]) -> list[str]:
-    """Return a line for each control that lowered the words of its own text, with the controls that outweighed it."""
+    """Return a line for each control that lowered the words of the text, with the controls that outweighed it."""
     names = list(tokens[0].by) if tokens else []
     sums = {name: sum(token.by[name] for token in tokens) for name in names}
     found = []
