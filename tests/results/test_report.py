@@ -65,8 +65,10 @@ class Page(HTMLParser):
         self.words.append(data)
 
 
-# tables and figures of the paper whose page is made here
-TABLES = len(list((Path(__file__).resolve().parents[2] / "experiments" / "semantic_fusion" / "tables").glob("*.yaml")))
+# of the paper whose page is made here: its tables and figures, and the sizes of its committed records
+FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "semantic_fusion"
+TABLES = len(list((FOLDER / "tables").glob("*.yaml")))
+SIZES = {path.name.split(".")[0].rsplit("_", 1)[1] for path in (FOLDER / "records").glob("*.tar.xz")}
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +116,7 @@ def test_every_link_has_its_target(page: str) -> None:
     targets = {(value or "")[1:] for name, value in attributes if name == "href"}
     assert targets <= set(identifiers)
     pictures = {target for target in targets if re.fullmatch("s[0-9]+m[0-9a-f]{10}", target)}
-    assert targets - pictures == {"claims", f"own-{PAPER}-paper", f"{PAPER}-paper"}
+    assert targets - pictures == {"claims", f"own-{PAPER}-paper", *(f"{PAPER}-{size}" for size in SIZES)}
 
 
 def test_answers_come_first_then_claims_then_folded_tables(page: str) -> None:
@@ -186,7 +188,7 @@ def test_a_paper_without_runs_says_so(tmp_path: Path) -> None:
 def test_papers_and_tables_fold_with_their_anchors_inside(page: str) -> None:
     """A browser opens a fold when a link leads into it, so the anchor is what is folded."""
     folds = re.findall(r'<details class="fold[^>]*><summary><h[34]>.*?</h[34]></summary>\s*<div id="', page)
-    assert len(folds) == 2 * (1 + TABLES), "of one's own runs and of the committed ones"
+    assert len(folds) == 1 + TABLES + len(SIZES) + TABLES, "of one's own runs and of the committed ones"
 
 
 @pytest.mark.long
