@@ -560,6 +560,9 @@ class ControlMake(_OnModel):
     seed: Seed = option("of everything drawn", 0)
 
     def execute(self) -> None:
+        from lit_ctg.files import check_places
+
+        check_places(self.data, self.out)  # before imports of seconds
         from lit_ctg.field.own import make
 
         make(

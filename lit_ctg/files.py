@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from lit_ctg.errors import UserError, check_unicode
+from lit_ctg.errors import UserError, check_unicode, refuse
 from lit_ctg.terminal import printable
 
 if TYPE_CHECKING:
@@ -174,6 +174,21 @@ def files_in(folder: Path) -> list[str]:
     """Return the files of a folder and its subfolders, relative to it, sorted; compiled Python does not count."""
     found = (path.relative_to(folder) for path in folder.rglob("*") if not path.is_dir())
     return sorted(path.as_posix() for path in found if "__pycache__" not in path.parts)
+
+
+def check_places(data: str, out: str) -> None:
+    """Check that ``data`` is there, and that ``out`` is an empty or new folder.
+
+    Raises:
+        UserError: one of them is not.
+    """
+    folder = Path(out).expanduser()
+    held = next(folder.iterdir(), None) if folder.is_dir() else None
+    refuse({
+        f"out={out} is a file: give a folder": folder.exists() and not folder.is_dir(),
+        f"out={out} holds {held and held.name}: give another folder, or delete it": held is not None,
+        f"data={data}: no such file or folder": not Path(data).expanduser().exists(),
+    })  # fmt: skip
 
 
 def write_atomic(path: str | Path, content: str | bytes, *, remedy: str = ELSEWHERE) -> None:

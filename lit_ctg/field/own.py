@@ -20,7 +20,7 @@ from lit_ctg.control import Origin, fingerprint
 from lit_ctg.control.bundle import versions
 from lit_ctg.data.document import Document
 from lit_ctg.data.folder import read_labelled
-from lit_ctg.errors import check_known, refuse
+from lit_ctg.errors import check_known
 from lit_ctg.field.bench import Arm, Bench, Parts
 from lit_ctg.field.export import places
 from lit_ctg.field.judge import BagJudge, EncoderJudge, Judge, balanced, prove, snippets, text_cost
@@ -117,16 +117,10 @@ def make(
         the bundles' folders.
 
     Raises:
-        UserError: ``out`` is not empty, no such texts, too few of them, or a method without a control.
+        UserError: no such texts, too few of them, or a method without a control.
     """
     console = console or Console(soft_wrap=True, highlight=False, markup=False)
     folder = Path(out).expanduser()
-    held = next(folder.iterdir(), None) if folder.is_dir() else None
-    refuse({
-        f"out={out} is a file: give a folder": folder.exists() and not folder.is_dir(),
-        f"out={out} holds {held and held.name}: give another folder, or delete it": held is not None,
-        f"data={data}: no such file or folder": not Path(data).expanduser().exists(),
-    })  # fmt: skip
     found = read_labelled(data, text, label)
     for line in found.report():
         console.print(line)

@@ -66,7 +66,8 @@ table.effects th, table.effects td { text-align: left; padding: 2px 10px 2px 0; 
 .switched { flex-direction: column !important; } .switched > * { width: 100% !important; }
 #command .empty, #python .empty { min-height: 3rem !important; height: 3rem; }
 @media (max-width: 700px) {
-  .play > .texts { order: -1; } button.lg { padding: 8px 2px; white-space: nowrap; font-size: .85rem; }
+  .shown { display: contents !important; } .texts { order: -1; } .more { order: 1; }
+  button.lg { padding: 8px 2px; white-space: nowrap; font-size: .85rem; }
 }
 """
 
@@ -445,34 +446,36 @@ def _run_page(gr: Any, player: Player) -> None:
             controls = widgets(gr, player)
             if not controls:
                 gr.Markdown("This model follows no control (a baseline): both texts are the same.")
-        with gr.Column(scale=3, min_width=320, elem_classes="texts"):
-            message = gr.HTML(elem_id="message")
-            with gr.Row():
-                with gr.Column(min_width=200):
-                    gr.Markdown("### With controls")
-                    controlled = gr.HTML(elem_id="controlled")
-                with gr.Column(min_width=200):
-                    gr.Markdown("### Bare")
-                    bare = gr.HTML(elem_id="bare")
-            gr.Markdown("### What the controls did, token by token")
-            tokens = gr.HTML(elem_id="effects")
-            with gr.Accordion("In numbers", open=False):
-                table = gr.HTML(elem_id="table")
-            session = gr.State(None)
-            names = [s.name for s in player.generator.controls if not s.choices and not s.of_names]
-            over = None
-            if names:
-                gr.Markdown("### Over the strength of one control")
+        with gr.Column(scale=3, min_width=320, elem_classes="shown"):
+            with gr.Column(elem_classes="texts"):
+                message = gr.HTML(elem_id="message")
                 with gr.Row():
-                    over = gr.Dropdown(names, value=names[0], label="control", elem_id="over", scale=3)
-                    draw = gr.Button("Draw", elem_id="draw", scale=1, interactive=False)
-                curve = gr.HTML(elem_id="curve")
-            gr.Markdown("### The same elsewhere")
-            command = gr.Code(
-                label="command line", language="shell", elem_id="command", interactive=False, wrap_lines=True
-            )
-            python = gr.Code(label="Python", language="python", elem_id="python", interactive=False, wrap_lines=True)
-            export = gr.DownloadButton("Save this session as JSON", elem_id="export")
+                    with gr.Column(min_width=200):
+                        gr.Markdown("### With controls")
+                        controlled = gr.HTML(elem_id="controlled")
+                    with gr.Column(min_width=200):
+                        gr.Markdown("### Bare")
+                        bare = gr.HTML(elem_id="bare")
+            with gr.Column(elem_classes="more"):
+                gr.Markdown("### What the controls did, token by token")
+                tokens = gr.HTML(elem_id="effects")
+                with gr.Accordion("In numbers", open=False):
+                    table = gr.HTML(elem_id="table")
+                session = gr.State(None)
+                names = [s.name for s in player.generator.controls if not s.choices and not s.of_names]
+                over = None
+                if names:
+                    gr.Markdown("### Over the strength of one control")
+                    with gr.Row():
+                        over = gr.Dropdown(names, value=names[0], label="control", elem_id="over", scale=3)
+                        draw = gr.Button("Draw", elem_id="draw", scale=1, interactive=False)
+                    curve = gr.HTML(elem_id="curve")
+                gr.Markdown("### The same elsewhere")
+                # gradio makes a box `lines` times as high as its first line is when wrapped
+                code = functools.partial(gr.Code, lines=1, interactive=False, wrap_lines=True)
+                command = code(label="command line", language="shell", elem_id="command")
+                python = code(label="Python", language="python", elem_id="python")
+                export = gr.DownloadButton("Save this session as JSON", elem_id="export")
     outputs = [message, controlled, bare, tokens, table, command, python, session]
     inputs = [prompt, seed, length, *routes, *controls]
 

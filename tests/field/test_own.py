@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +19,7 @@ from lit_ctg.data.sample_text import sample_documents
 from lit_ctg.errors import UserError
 from lit_ctg.field import own
 from lit_ctg.field.task import Example
+from lit_ctg.files import check_places
 from lit_ctg.network.pretrained import PLAIN
 from lit_ctg.run.play import examples_of
 from tests.tiny import make_tokenizer, save_llama
@@ -98,9 +101,11 @@ def test_an_occupied_folder_is_refused_before_anything_is_read(tmp_path: Path) -
     (tmp_path / "mine" / "notes.txt").write_text("mine")
     for out in (tmp_path / "mine", tmp_path / "mine" / "notes.txt"):
         with pytest.raises(UserError, match=str(out)):
-            own.make("none.csv", "none", str(out), text=None, label=[], methods=[], seed=0, loading=PLAIN)
-    with pytest.raises(UserError, match="data=none"):
-        own.make("none.csv", "none", str(tmp_path / "new"), text=None, label=[], methods=[], seed=0, loading=PLAIN)
+            check_places("none.csv", str(out))
+    script = "import sys; from lit_ctg.cli import main; main(sys.argv[1:]); sys.exit('torch' in sys.modules)"
+    words = ["control", "make", "data=none", f"out={tmp_path / 'new'}"]
+    done = subprocess.run([sys.executable, "-c", script, *words], capture_output=True)
+    assert b"data=none" in done.stderr and done.returncode == 0, "without torch, which takes seconds"
     assert [each.name for each in tmp_path.iterdir()] == ["mine"]
 
 

@@ -292,5 +292,7 @@ def test_without_runs_it_offers_to_train(
     page.wait_for_selector("#go")
     assert "trained" in page.get_by_label("training").input_value()
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    tops = [page.locator(name).bounding_box()["y"] for name in ("#go", "#controlled", "#seed", "#over", "#command")]
+    assert tops == sorted(tops), "the texts follow the button, the sliders the texts"
     assert foreign == [] and wrong == []
     page.close()
