@@ -555,18 +555,22 @@ class ControlMake(_OnModel):
     out: Annotated[str, MinLen(1)] = option("the folder of the bundle")
     model: str = option("a causal language model: a name of lit-ctg model list, a folder, or a hub name", "smollm2")
     text: str | None = option("the column of the text", None)
-    label: Names = option("columns of labels, an attribute and a control each", ())
-    methods: Names = option("methods to try: log_odds, fudge, vector, lora, ...; default: the first three", ())
+    label: list[str] = option("columns of labels, an attribute and a control each", [])
+    methods: list[str] = option("methods to try: log_odds, fudge, vector, lora, ...; default: the first three", [])
     seed: Seed = option("of everything drawn", 0)
 
     def execute(self) -> None:
+        from lit_ctg.data.labelled import read_file
         from lit_ctg.files import check_places
 
-        check_places(self.data, self.out)  # before imports of seconds
+        # a wrong path or column is named before imports of seconds
+        check_places(self.data, self.out)
+        if (file := Path(self.data).expanduser()).is_file():
+            read_file(file, self.text, self.label)
         from lit_ctg.field.own import make
 
         make(
-            self.data, self.model, self.out, text=self.text, label=[*self.label], methods=[*self.methods],
+            self.data, self.model, self.out, text=self.text, label=self.label, methods=self.methods,
             seed=self.seed, loading=self.loading,
         )  # fmt: skip
 

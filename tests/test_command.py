@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
+import typing
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -13,7 +14,7 @@ from annotated_types import MinLen
 from lit_ctg.cli import commands
 from lit_ctg.command import Command, Names, listed, option, read_value
 from lit_ctg.errors import UserError
-from lit_ctg.limits import Choice, Count
+from lit_ctg.limits import Choice, Count, kinds_of
 
 
 class Cook(Command):
@@ -130,6 +131,8 @@ def test_every_command_says_what_it_does_and_takes() -> None:
             work = getattr(importlib.import_module(f"lit_ctg.{module}"), called)
             inspect.signature(work).bind(**dict.fromkeys(field.name for field in dataclasses.fields(command)))
         assert all(field.metadata["meaning"] for field in command.options().values())
+        hints = typing.get_type_hints(command, include_extras=True)
+        assert all(object not in kinds_of(hints[option]) for option in command.options()), "its type is not checked"
         assert not set(command.hydra) & set(command.options()), name
         for example in command.examples:
             assert example.split()[: len(name.split())] == name.split() or len(command.examples) > 1, example

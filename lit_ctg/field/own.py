@@ -6,6 +6,7 @@ import contextlib
 import functools
 import hashlib
 import math
+import shlex
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -172,8 +173,8 @@ def _make_one(bench: Bench, folder: Path, tried: Sequence[str], console: Console
     )
     low, high = proof.interval or (0.0, 1.0)
     console.print(
-        f"the judge ({judge.name}), trained on a third of the texts, is right for {proof.right} of {proof.of} others: "
-        f"{proof.balanced:.2f} [{low:.2f}, {high:.2f}]; guessing gives {guessing:.2f}"
+        f"the judge ({judge.name}), trained on a third of the texts, is right for {proof.right} of {proof.of} others; "
+        f"mean over labels {proof.balanced:.2f} [{low:.2f}, {high:.2f}], guessing {guessing:.2f}"
     )
     doubt = (
         f"the scores cannot be trusted: this judge is right for {proof.balanced:.2f} of human texts, which should be "
@@ -184,6 +185,7 @@ def _make_one(bench: Bench, folder: Path, tried: Sequence[str], console: Console
     best, usual = None, _nats(bench, "choice", [bench.write(Arm(), 1.0, "choice")[0]])
     for number, name in enumerate(tried, 1):
         console.print(f"{number} of {len(tried)}: {title_of(name)}")
+        said = []
         with quiet():
             arms = METHODS[name].arms(bench)
             at = {label: bench.strengths(arm, BUDGETS) for label, arm in arms.items()}
@@ -195,8 +197,10 @@ def _make_one(bench: Bench, folder: Path, tried: Sequence[str], console: Console
                 cost = _nats(bench, "choice", [texts for texts, _ in rows.values()]) - usual
                 if dull / sum(len(texts) for texts, _ in rows.values()) > REPETITION or not cost <= STRANGE:
                     success = 0.0
+                said.append(f"{success:.2f} ({cost:+.2f} nats)")
                 if best is None or (success, -cost) > (best.success, -best.cost):
                     best = Tried(name, arms, strengths, success, cost)
+        console.print(f"  texts as asked, weaker and stronger: {', '.join(said)}")
     assert best is not None
     with quiet():
         on = _written(bench, best.arms, best.strengths, "report", judge)
@@ -224,9 +228,12 @@ def _make_one(bench: Bench, folder: Path, tried: Sequence[str], console: Console
         console.print(f"no effect is shown: {remedy}, or methods=[lora,dexperts,neuron_codes], which train for minutes")
     for label, arm in best.arms.items():
         bundles = ",".join(str(place) for place, control in folders if any(control is each for each in arm.controls))
-        words = f"model={bench.model_name} controls=[{bundles}]"
-        settings = " ".join(f"control.{key}={value:g}" for key, value in arm.settings(best.strengths[label]).items())
-        console.print(f"{label}: lit-ctg generate {words} {settings} prompt=... n=2")
+        words = [f"model={bench.model_name}", f"controls=[{bundles}]"]
+        settings = [f"control.{key}={value:g}" for key, value in arm.settings(best.strengths[label]).items()]
+        rest = [f"prompt={shown['prompt']}", f"generate.top_p={DECODE['top_p']}", "n=2"]
+        console.print(f"{label}: {shlex.join(['lit-ctg', 'generate', *words, *settings, *rest])}")
+    every = ",".join(str(place) for place, _ in folders)
+    console.print(f"sliders: {shlex.join(['lit-ctg', 'play', f'model={bench.model_name}', f'controls=[{every}]'])}")
     return [place for place, _ in folders]
 
 

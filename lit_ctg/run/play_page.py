@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import json
 import os
 import re
@@ -298,12 +299,20 @@ def drawn(player: Player, session: Session | None, name: str) -> str:
 
 
 def to_vary(settings: Sequence[ControlSetting], session: Session | None, now: str) -> str:
-    """Return the control to draw a curve over: ``now`` if the text was written under it, else the first that was."""
+    """Return the control to draw a curve over: ``now`` if the text was written under it, else the first that was.
+
+    Of a bundle with a strength and switches (``<bundle>.<setting>``) that is the strength: a lone switch has no grades.
+    """
     if session is None:
         return now
-    numeric = [s for s in settings if not s.choices and not s.of_names]
-    moved = [s.name for s in numeric if session.control.get(s.name, s.default) != s.default]
-    return now if now in moved or not moved else moved[0]
+    found = []
+    for _, group in itertools.groupby(settings, lambda setting: setting.name.rpartition(".")[0]):
+        numeric = [s for s in group if not s.choices and not s.of_names]
+        switches = [s.name for s in numeric if s.default is None]
+        steady = [s.name for s in numeric if s.default is not None and session.control.get(s.name, s.default)]
+        on = [name for name in switches if name in session.control]
+        found += steady + on if on or not switches else []
+    return now if now in found or not found else found[0]
 
 
 @functools.cache
@@ -471,6 +480,8 @@ def _run_page(gr: Any, player: Player) -> None:
                         draw = gr.Button("Draw", elem_id="draw", scale=1, interactive=False)
                     curve = gr.HTML(elem_id="curve")
                 gr.Markdown("### The same elsewhere")
+                if player.model is not None and player.model.loading.dtype != "float32":
+                    gr.Markdown("In half precision a text written alone can differ: use `dtype=float32` for both.")
                 # gradio makes a box `lines` times as high as its first line is when wrapped
                 code = functools.partial(gr.Code, lines=1, interactive=False, wrap_lines=True)
                 command = code(label="command line", language="shell", elem_id="command")

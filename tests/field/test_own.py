@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shlex
 import subprocess
 import sys
 from dataclasses import replace
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lit_ctg.cli import main
 from lit_ctg.control import Control
 from lit_ctg.data.sample_text import sample_documents
 from lit_ctg.errors import UserError
@@ -70,7 +72,10 @@ def test_the_bundle_holds_the_score_that_was_said(
     assert example.prompt, "the page of play opens with what was tried"
     on = [name for name, value in example.settings.items() if value and ".to_" in name]
     assert len(on) == 1, "with one label"
-    assert said.count(f"controls=[{folder}]") == 2, "the next command, for each label"
+    commands = [shlex.split(line.partition(": lit-ctg ")[2]) for line in said.splitlines() if ": lit-ctg " in line]
+    assert [words[0] for words in commands] == ["generate", "generate", "play"], "the next commands"
+    assert all(f"controls=[{folder}]" in words for words in commands)
+    assert main([*commands[0], "max_new_tokens=3"]) == 0
     assert ("no effect is shown" in said) == (low <= 0)
     assert [each.name for each in tmp_path.iterdir()] == ["mine"], "no hidden folder"
 

@@ -134,6 +134,19 @@ def test_the_curve_is_offered_over_a_control_that_was_set(player: Player) -> Non
     assert offered == [first, "pos_high", "pos_low"]
 
 
+def test_the_curve_of_bundles_is_offered_over_the_strength_of_one_that_acts() -> None:
+    names = {"codes.strength": 1.0, "codes.good": None, "codes.bad": None, "gate.alpha": 1.0, "memory.strength": 1.0}
+    settings = [ControlSetting(name, "", default, low=0.0) for name, default in names.items()]
+    off = {"codes.strength": 1.0, "gate.alpha": 0.0, "memory.strength": 0.0}
+    for chosen, now, expected in (
+        ({"codes.good": 1.0}, "memory.strength", "codes.strength"),
+        ({"codes.good": 1.0}, "codes.good", "codes.good"),
+        ({"gate.alpha": 1.0}, "memory.strength", "gate.alpha"),
+    ):
+        session: Any = SimpleNamespace(control=off | chosen)
+        assert to_vary(settings, session, now) == expected
+
+
 def test_the_control_offered_for_a_curve_comes_with_the_text(player: Player) -> None:
     """Draw waits for both, so it cannot be asked for the control before; a new text takes the old curve away."""
     pytest.importorskip("gradio", reason="no gradio here")

@@ -50,7 +50,8 @@ class _Codes(Control):
 
     @property
     def settings(self) -> tuple[ControlSetting, ...]:
-        weights = (ControlSetting(name, f"weight of the code of {name}", None, low=0.0) for name in self.sources)
+        meaning = "weight of the code of {} beside the other codes; alone, any weight acts the same"
+        weights = (ControlSetting(name, meaning.format(name), None, low=0.0) for name in self.sources)
         return (ControlSetting("strength", "factor of the code; 0: no code", 1.0, low=0.0), *weights)
 
     def weights(self, values: Values) -> Tensor:
