@@ -14,7 +14,7 @@ another machine to go on there; ``lit-ctg lab collect output_root=outputs/gpu_ho
     idea_gate, small        branch as the authors ran it, on the base of seed 0 (itself 1.2 to 2.4)   4 to 5
     graphmax, small         in_domain_controls, on the same base                                       1 to 2
     graphmax, small         Algorithm 1 at lambda 0.1 and 10 on SmolLM2                                2.6
-    idea_gate, small        pretrained_frozen and pretrained_frozen_short, corrected, a seed of one    0.6
+    idea_gate, small        pretrained_frozen_short, corrected, a seed                                 0.6
     control_code, small     pretrained_smollm2, _attention and _lora, all seeds                        2
     semantic_fusion, small  pretrained_channel_no_auxiliary, three seeds; _no_hindsight                0.7
     field, paper            four tasks, all methods, seed 0 and two more of the best six, Gemma        12
