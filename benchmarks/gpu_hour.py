@@ -15,7 +15,7 @@ another machine to go on there; ``lit-ctg lab collect output_root=outputs/gpu_ho
     graphmax, small         in_domain_controls, on the same base                                       1 to 2
     graphmax, small         Algorithm 1 at lambda 0.1 and 10 on SmolLM2                                2.6
     idea_gate, small        pretrained_frozen_short, corrected, a seed                                 0.6
-    control_code, small     pretrained_smollm2, _attention and _lora, all seeds                        2
+    control_code, small     pretrained_smollm2 with prompts, _attention and _lora, all seeds           3.5
     semantic_fusion, small  pretrained_channel_no_auxiliary, three seeds; _no_hindsight                0.7
     field, paper            four tasks, all methods, seed 0 and two more of the best six, Gemma        12
     nslm, small             pretrained and pretrained_places with perplexities within a class          0.6 each
