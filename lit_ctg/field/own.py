@@ -197,7 +197,9 @@ def _make_one(bench: Bench, folder: Path, tried: Sequence[str], console: Console
                 cost = _nats(bench, "choice", [texts for texts, _ in rows.values()]) - usual
                 if dull / sum(len(texts) for texts, _ in rows.values()) > REPETITION or not cost <= STRANGE:
                     success = 0.0
-                said.append(f"{success:.2f} ({cost:+.2f} nats)")
+                    said.append(f"they repeat themselves or fall apart ({cost:+.2f} nats a token)")
+                else:
+                    said.append(f"{success:.2f} ({cost:+.2f} nats a token)")
                 if best is None or (success, -cost) > (best.success, -best.cost):
                     best = Tried(name, arms, strengths, success, cost)
         console.print(f"  texts as asked, weaker and stronger: {', '.join(said)}")
